@@ -185,9 +185,7 @@ class TablePages:
     def table(self) -> pa.Table:
         """A table of Arrow."""
         names = self.schema.names
-        batches = [
-            without_places(page.batch.select(names), places) for page, places in self.pages
-        ]
+        batches = [without_places(page.batch.select(names), places) for page, places in self.pages]
         if self.added is not None:
             batches.append(self.added)
         return pa.Table.from_batches(batches, self.schema)

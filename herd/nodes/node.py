@@ -44,6 +44,7 @@ from herd.translating import translating
 if TYPE_CHECKING:
     from herd.nodes.following import FollowerSession
     from herd.sql.query import QueryEngine
+    from herd.sql.query_pool import QueryPool
     from herd.sql.session import Session
 
 DEFAULT: Final = "default"

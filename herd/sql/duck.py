@@ -170,7 +170,7 @@ class DuckThreads:
     def __init__(self, workers: Workers, settings: QuerySettings) -> None:
         self._workers = workers
         self._settings = settings
-        self._opening = asyncio.Lock()
+        self._opening: asyncio.Future[duckdb.DuckDBPyConnection] | None = None
         self._root: duckdb.DuckDBPyConnection | None = None
         self._idle: list[duckdb.DuckDBPyConnection] = []
         self._temporary = ""
@@ -200,9 +200,10 @@ class DuckThreads:
 
     async def close(self) -> None:
         """Close all connections; see `QueryRunner.close`."""
-        async with self._opening:
-            if self._root is not None:
-                await self._reopen(self._root)
+        if self._opening is not None:
+            await asyncio.wait([self._opening])
+        if self._root is not None:
+            await self._reopen(self._root)
         if self._temporary:
             folder, self._temporary = self._temporary, ""
             await self._workers.run(lambda: shutil.rmtree(folder, ignore_errors=True))
@@ -212,10 +213,18 @@ class DuckThreads:
             self._idle.append(running.connection)
 
     async def _opened(self) -> duckdb.DuckDBPyConnection:
-        async with self._opening:
-            if self._root is None:
-                self._root = await self._workers.run(self._open)
+        if self._root is not None:
             return self._root
+        if self._opening is None:
+            self._opening = asyncio.ensure_future(self._workers.run(self._open))
+            self._opening.add_done_callback(self._was_opened)
+        return await asyncio.shield(self._opening)
+
+    def _was_opened(self, opening: "asyncio.Future[duckdb.DuckDBPyConnection]") -> None:
+        """Keep it, also if nobody waits for it any more."""
+        self._opening = None
+        if not opening.cancelled() and opening.exception() is None:
+            self._root = opening.result()
 
     async def _reopen(self, root: duckdb.DuckDBPyConnection) -> None:
         if self._root is root:

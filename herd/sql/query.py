@@ -29,8 +29,8 @@ from herd.sql.by_index import Way, short_way
 from herd.sql.completing import complete
 from herd.sql.duck import DuckThreads, QuerySettings, Work
 from herd.sql.parsing import is_long
-from herd.sql.query_pool import QueryPool
 from herd.sql.prepared import Prepared, PreparedQueries
+from herd.sql.query_pool import QueryPool
 from herd.sql.ranges import range_of
 from herd.sql.resolving import CheckpointWanted, Source
 from herd.sql.system import system_table

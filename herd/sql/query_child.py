@@ -27,8 +27,8 @@ import pyarrow.ipc
 from engine import limits
 from herd.errors import Error
 from herd.reading import Stream, mapped, without_places
-from herd.sql.duck import QuerySettings, answered, open_duck
 from herd.sql import query_frames as frames
+from herd.sql.duck import QuerySettings, answered, open_duck
 from herd.translating import database_error
 
 _FILE_BYTES: Final = 16 * limits.MIB
@@ -71,7 +71,10 @@ class Question:
 
 def run_child(link: socket.socket, settings: QuerySettings, folder: str) -> NoReturn:
     """Answer queries until the node has ended."""
-    threading.Thread(target=_end_with, args=(link,), daemon=True).start()
+    ending = threading.Thread(  # noqa: TID251 (a process of its own)
+        target=_end_with, args=(link,), daemon=True
+    )
+    ending.start()
     _limit_memory(settings.memory_bytes)
     child = _Child(link, settings, folder)
     while (frame := frames.receive(link)) is not None:
@@ -227,7 +230,8 @@ class _Sink:
                 frames.send(self._link, frames.BATCH, body)
 
     def _send_file(self, first: pa.RecordBatch, batches: Iterator[pa.RecordBatch]) -> None:
-        fd = os.open(self._folder, os.O_TMPFILE | os.O_RDWR, 0o600)
+        flags = os.O_TMPFILE | os.O_RDWR
+        fd = os.open(self._folder, flags, 0o600)  # noqa: TID251 (a process of its own)
         with open(fd, "r+b") as file:
             with pa.ipc.new_stream(file, self._schema) as writer:
                 writer.write_batch(first)

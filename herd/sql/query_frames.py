@@ -4,7 +4,8 @@
 
 A node and its supervisor:
 
-    START       a settings record, once; then FORK with a number and a socket, SLOW and KILL with one
+    START       a settings record, once
+    FORK        a number and a socket: make a process; SLOW, KILL: the process with a number
     ENDED       an `Ended`, from the supervisor
 
 A node and one process:

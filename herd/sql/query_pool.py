@@ -43,8 +43,10 @@ class QueryPool:
         self._settings = settings
         self._places = _Places(settings.connections, settings.share, settings.waiting_max)
         self._holding = _Places(settings.holding, settings.share, settings.waiting_max)
-        self._running: dict[asyncio.Task[pa.Table], object] = {}
-        self._ended: set[object] = set()
+        self._jobs: dict[asyncio.Task[pa.Table], object] = {}
+        """The queries that run or wait, and whose they are."""
+        self.busy = 0
+        """How many queries run."""
         self._closed = False
 
     async def run(
@@ -56,36 +58,55 @@ class QueryPool:
         this holds. Raises the database's errors. A caller that is cancelled waits for the query's
         end.
         """
+        if self._closed:
+            raise errors.InterfaceError("the query engine is closed")
+        job = asyncio.get_running_loop().create_task(self._run(make, holding=holding))
+        self._jobs[job] = owner
+        job.add_done_callback(self._done)
+        try:
+            return await job
+        except asyncio.CancelledError:
+            asking = asyncio.current_task()
+            if asking is not None and asking.cancelling():
+                raise
+            raise errors.InterfaceError("closed while the query ran") from None
+        finally:
+            while not job.done():
+                await _cancel([job])
+
+    async def end(self, owner: object) -> None:
+        """End the queries of an owner, which asks none any more, and wait for that."""
+        while jobs := [job for job, whose in self._jobs.items() if whose is owner]:
+            await _cancel(jobs)
+
+    async def close(self) -> None:
+        """End all queries. May be called twice."""
+        self._closed = True
+        while self._jobs:
+            await _cancel(list(self._jobs))
+        await self._runner.close()
+
+    def _done(self, job: "asyncio.Task[pa.Table]") -> None:
+        del self._jobs[job]
+        if not job.cancelled():
+            # The waiting caller may have been cancelled.
+            job.exception()
+
+    async def _run(self, make: Callable[[], Work], *, holding: bool) -> pa.Table:
         asker = asked_by.get()
         user = asker.user if asker is not None else ""
         places = self._holding if holding and self._places.full(user) else self._places
         await self._enter(places, user)
         try:
-            self._check_open(owner)
-            return await self._until_done(make(), owner)
+            work = make()
+            self.busy += 1
+            try:
+                return await self._answer(work)
+            finally:
+                self.busy -= 1
+                work.close()
         finally:
             places.leave(user)
-
-    @property
-    def busy(self) -> int:
-        """How many queries run."""
-        return len(self._running)
-
-    async def end(self, owner: object) -> None:
-        """End the queries of an owner, which asks none any more, and wait for that."""
-        self._ended.add(owner)
-        try:
-            while jobs := [job for job, whose in self._running.items() if whose is owner]:
-                await _cancel(jobs)
-        finally:
-            self._ended.discard(owner)
-
-    async def close(self) -> None:
-        """End what runs. May be called twice."""
-        self._closed = True
-        while self._running:
-            await _cancel(list(self._running))
-        await self._runner.close()
 
     async def _enter(self, places: "_Places", user: str) -> None:
         try:
@@ -97,37 +118,15 @@ class QueryPool:
                 hint="cancel those, or try it again",
             ) from None
 
-    async def _until_done(self, work: Work, owner: object) -> pa.Table:
-        job = asyncio.get_running_loop().create_task(self._runner.run(work))
-        self._running[job] = owner
-        job.add_done_callback(lambda done: self._done(done, work))
+    async def _answer(self, work: Work) -> pa.Table:
         try:
             async with asyncio.timeout(self._settings.run_timeout_ms / 1000):
-                return await job
+                return await self._runner.run(work)
         except TimeoutError:
             raise errors.OperationalError(
                 f"the query was ended after {self._settings.run_timeout_ms} ms",
                 hint="ask for less at a time",
             ) from None
-        except asyncio.CancelledError:
-            asking = asyncio.current_task()
-            if asking is not None and asking.cancelling():
-                raise
-            raise errors.InterfaceError("closed while the query ran") from None
-        finally:
-            while not job.done():
-                await _cancel([job])
-
-    def _done(self, job: "asyncio.Task[pa.Table]", work: Work) -> None:
-        del self._running[job]
-        if not job.cancelled():
-            # The waiting caller may have been cancelled.
-            job.exception()
-        work.close()
-
-    def _check_open(self, owner: object) -> None:
-        if self._closed or owner in self._ended:
-            raise errors.InterfaceError("the query engine is closed")
 
 
 class _Places:
@@ -179,22 +178,23 @@ class _Places:
         self._running[user] += 1
 
     def _call_next(self) -> None:
-        able = [user for user in self._waiting if not self.full(user)]
-        if able:
+        while able := [user for user in self._waiting if not self.full(user)]:
             user = min(able, key=lambda each: self._running[each])
             turn = self._waiting[user][0]
             self._forget(user, turn)
             if user in self._waiting:
                 # The others come first the next time.
                 self._waiting[user] = self._waiting.pop(user)
-            self._take(user)
-            turn.set_result(None)
+            if not turn.done():
+                self._take(user)
+                turn.set_result(None)
 
     def _forget(self, user: str, turn: "asyncio.Future[None]") -> None:
-        queue = self._waiting[user]
-        queue.remove(turn)
-        if not queue:
-            del self._waiting[user]
+        queue = self._waiting.get(user)
+        if queue is not None and turn in queue:
+            queue.remove(turn)
+            if not queue:
+                del self._waiting[user]
 
 
 async def _cancel(jobs: "list[asyncio.Task[pa.Table]]") -> None:

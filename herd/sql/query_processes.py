@@ -20,7 +20,6 @@ import socket
 import subprocess
 import sys
 import tempfile
-import threading
 import weakref
 from collections.abc import AsyncIterator, Iterator
 from concurrent.futures import Future
@@ -66,7 +65,8 @@ async def query_processes(memory_bytes: int, folder: Path) -> AsyncIterator[Quer
     """The queries of a server, each in a process of its own, as long as the block lasts.
 
     A query holds `memory_bytes` at most. The first query makes `folder` anew, for files: what
-    processes have left in it that were killed with their node goes. None where the system is not Linux: queries run in threads then.
+    processes have left in it that were killed with their node goes. None where the system is not
+    Linux: queries run in threads then.
     """
     if sys.platform != "linux":
         yield None
@@ -97,7 +97,7 @@ class QueryProcesses:
         self._workers = workers
         self._settings = settings
         self._loop = asyncio.get_running_loop()
-        self._opening = asyncio.Lock()
+        self._opening: asyncio.Future[_Supervisor] | None = None
         self._supervisor: _Supervisor | None = None
         self._idle: list[_Process] = []
         self._timers: dict[_Process, asyncio.TimerHandle] = {}
@@ -125,25 +125,37 @@ class QueryProcesses:
     async def close(self) -> None:
         """End all processes; see `QueryRunner.close`."""
         self._closed = True
-        async with self._opening:
-            for timer in self._timers.values():
-                timer.cancel()
-            self._timers.clear()
-            while self._idle:
-                self._idle.pop().close()
-            supervisor, self._supervisor = self._supervisor, None
-            if supervisor is not None:
-                await self._workers.run(supervisor.close)
+        if self._opening is not None:
+            await asyncio.wait([self._opening])
+        for timer in self._timers.values():
+            timer.cancel()
+        self._timers.clear()
+        while self._idle:
+            self._idle.pop().close()
+        supervisor, self._supervisor = self._supervisor, None
+        if supervisor is not None:
+            supervisor.stop_listening()
+            await self._workers.run(supervisor.close)
 
     async def _opened(self) -> "_Supervisor":
-        async with self._opening:
-            if self._closed:
-                raise errors.InterfaceError("the query engine is closed")
-            if self._supervisor is None or self._supervisor.ended:
-                if self._supervisor is not None:
-                    await self._workers.run(self._supervisor.close)
-                self._supervisor = await self._workers.run(lambda: _start(self._settings))
-            return self._supervisor
+        if self._closed:
+            raise errors.InterfaceError("the query engine is closed")
+        before = self._supervisor
+        if before is not None and not before.ended:
+            return before
+        if self._opening is None:
+            self._opening = asyncio.ensure_future(
+                self._workers.run(lambda: _start(self._settings, before))
+            )
+            self._opening.add_done_callback(self._was_opened)
+        return await asyncio.shield(self._opening)
+
+    def _was_opened(self, opening: "asyncio.Future[_Supervisor]") -> None:
+        """Keep it, also if nobody waits for it any more."""
+        self._opening = None
+        if not opening.cancelled() and opening.exception() is None:
+            self._supervisor = opening.result()
+            self._supervisor.listen()
 
     def _take(self, supervisor: "_Supervisor") -> "_Process":
         while self._idle:
@@ -169,18 +181,16 @@ class QueryProcesses:
 
 
 class _Supervisor:
-    """The process that makes the others. A thread hears it."""
+    """The process that makes the others. All methods but `close` on the event loop."""
 
     def __init__(self, link: socket.socket, child: "subprocess.Popen[bytes]", folder: str) -> None:
         self.ended = False
+        """Whether it makes none any more."""
         self._link = link
         self._child = child
         self._folder = folder
         self._numbers = 0
-        self._turn = threading.Lock()
         self._processes: dict[int, _Process] = {}
-        self._thread = threading.Thread(target=self._listen, name="query supervisor", daemon=True)
-        self._thread.start()
 
     def fork(self) -> "_Process":
         """Another process."""
@@ -194,7 +204,7 @@ class _Supervisor:
 
     def tell(self, kind: int, number: int, fds: list[int] | None = None) -> None:
         """Tell it something of a process. It is told nothing once it has ended."""
-        with self._turn, contextlib.suppress(OSError):
+        with contextlib.suppress(OSError):
             frames.send(self._link, kind, number.to_bytes(8, "big"), fds or [])
 
     def close(self) -> None:
@@ -202,24 +212,36 @@ class _Supervisor:
         with contextlib.suppress(OSError):
             self._link.shutdown(socket.SHUT_RDWR)
         self._child.wait()
-        self._thread.join()
         self._link.close()
         shutil.rmtree(self._folder, ignore_errors=True)
 
-    def _listen(self) -> None:
-        while (frame := frames.receive(self._link)) is not None:
-            told = msgspec.msgpack.decode(frame[1], type=frames.Ended)
-            process = self._processes.pop(told.number, None)
-            if process is not None:
-                process.ended.set_result(told)
+    def listen(self) -> None:
+        """Hear it from now on."""
+        asyncio.get_running_loop().add_reader(self._link, self._hear)
+
+    def _hear(self) -> None:
+        frame = frames.receive(self._link)
+        if frame is None:
+            self.stop_listening()
+            return
+        told = msgspec.msgpack.decode(frame[1], type=frames.Ended)
+        process = self._processes.pop(told.number, None)
+        if process is not None:
+            process.ended.set_result(told)
+
+    def stop_listening(self) -> None:
+        """Hear it no more: it ends, and with it all its processes. May be called twice."""
+        asyncio.get_running_loop().remove_reader(self._link)
         self.ended = True
         while self._processes:
             number, process = self._processes.popitem()
             process.ended.set_result(frames.Ended(number, signal.SIGKILL))
 
 
-def _start(settings: QuerySettings) -> _Supervisor:
-    """In a thread. Raises `StorageFailed`."""
+def _start(settings: QuerySettings, before: _Supervisor | None) -> _Supervisor:
+    """In a thread, after the one before has ended. Raises `StorageFailed`."""
+    if before is not None:
+        before.close()
     try:
         folder = settings.temporary
         if folder:

@@ -26,6 +26,7 @@ from herd.errors import (
 from herd.reading import Want
 from herd.rows import encode_row
 from herd.schema import Table
+from herd.sql.duck import DuckThreads
 from herd.sql.parsing import parse, parse_expression
 from herd.transaction import Isolation
 from herd.types import ColumnType, Kind
@@ -290,12 +291,13 @@ async def test_closing_ends_a_query_that_runs_and_one_that_waits_for_its_turn() 
 async def test_an_engine_that_is_closed_while_its_first_query_begins_leaves_nothing_open() -> None:
     async with asked() as on:
         first = asyncio.ensure_future(on.rows("SELECT 1"))
-        await until(lambda: on.engine._pool._opening.locked())
+        await until(lambda: on.engine._pool.busy == 1)
         await on.engine.close()
-        # It was there before: it may have its answer, or none.
-        await asyncio.wait([first])
-        assert first.exception() is None or isinstance(first.exception(), InterfaceError)
-        assert on.engine._pool.busy == 0 and on.engine._pool._root is None
+        with pytest.raises(InterfaceError, match="closed while the query ran"):
+            await first
+        runner = on.engine._pool._runner
+        assert on.engine._pool.busy == 0
+        assert isinstance(runner, DuckThreads) and runner._root is None
 
 
 async def test_a_query_of_a_transaction_that_ended_says_so() -> None:

@@ -10,6 +10,7 @@ import uuid
 from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -66,6 +67,11 @@ def rows_of(*ids: int) -> pa.RecordBatch:
     return pa.RecordBatch.from_pydict({"id": list(ids), "name": ["calf"] * len(ids)}, SCHEMA)
 
 
+def itself(made: TablePages) -> TablePages:
+    """What makes an input that is made already."""
+    return made
+
+
 async def ask(
     pool: QueryPool, sql: str, *given: Any, **inputs: Callable[[], Any]
 ) -> list[tuple[Any, ...]]:
@@ -102,9 +108,11 @@ async def test_pages_are_read_without_changed_rows_and_with_those_beside_them(ki
         for _ in range(2):
             made = TablePages(SCHEMA, [(small, [1, 2]), (large, [0])], rows_of(7, 8))
             count, total, longest = 5 - 2 + 4990 - 1 + 2, 0 + 3 + 4 + sum(range(11, 5000)) + 15, 100
-            assert await ask(pool, sql, cows=lambda m=made: m) == [(count, total, longest)]
+            assert await ask(pool, sql, cows=partial(itself, made)) == [(count, total, longest)]
         made = TablePages(SCHEMA, [(large, [])], None)
-        assert await ask(pool, sql, cows=lambda: made) == [(4990, sum(range(10, 5000)), 100)]
+        assert await ask(pool, sql, cows=partial(itself, made)) == [
+            (4990, sum(range(10, 5000)), 100)
+        ]
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -224,6 +232,11 @@ def children_of(pid: int) -> list[int]:
     return [int(each) for each in listed.split()]
 
 
+def is_running(pid: int) -> bool:
+    """Whether there is a process."""
+    return Path(f"/proc/{pid}").exists()
+
+
 def supervisor_of(pool: QueryPool) -> int:
     """The process that makes a pool's query processes."""
     runner = pool._runner
@@ -262,8 +275,8 @@ async def test_a_process_that_is_killed_fails_its_query_alone() -> None:
         asking = asyncio.ensure_future(failure(pool, ENDLESS))
         other = asyncio.ensure_future(ask(pool, ENDLESS))
         await until(lambda: pool.busy == 2)
-        while len(pids := children_of(supervisor_of(pool))) < 2:
-            await asyncio.sleep(0)
+        await until(lambda: len(children_of(supervisor_of(pool))) == 2)
+        pids = children_of(supervisor_of(pool))
         # The newest is one that has a query.
         os.kill(pids[-1], signal.SIGSEGV)
         done, _ = await asyncio.wait([asking, other], return_when=asyncio.FIRST_COMPLETED)
@@ -279,11 +292,11 @@ async def test_a_supervisor_that_is_killed_is_made_anew() -> None:
         assert await ask(pool, "SELECT 1") == [(1,)]
         asking = asyncio.ensure_future(failure(pool, ENDLESS))
         await until(lambda: pool.busy == 1)
-        while not (pids := children_of(supervisor_of(pool))):
-            await asyncio.sleep(0)
+        await until(lambda: bool(children_of(supervisor_of(pool))))
+        pids = children_of(supervisor_of(pool))
         os.kill(supervisor_of(pool), signal.SIGKILL)
         assert "killed from outside" in str(await asking)
-        await until(lambda: not Path(f"/proc/{pids[0]}").exists())
+        await until(lambda: not is_running(pids[0]))
         assert await ask(pool, "SELECT 1") == [(1,)]
 
 
@@ -292,10 +305,9 @@ async def test_a_query_that_runs_for_long_lets_others_go_first() -> None:
         assert await ask(pool, "SELECT 1") == [(1,)]
         asking = asyncio.ensure_future(failure(pool, ENDLESS))
         await until(lambda: pool.busy == 1)
-        while not (pids := children_of(supervisor_of(pool))):
-            await asyncio.sleep(0)
-        while os.getpriority(os.PRIO_PROCESS, pids[0]) < 10:
-            await asyncio.sleep(0)
+        await until(lambda: bool(children_of(supervisor_of(pool))))
+        pids = children_of(supervisor_of(pool))
+        await until(lambda: os.getpriority(os.PRIO_PROCESS, pids[0]) == 10)
         asking.cancel()
         await asyncio.wait([asking])
         # That process is not asked again.
@@ -312,7 +324,7 @@ async def test_processes_leave_no_files_and_no_process_behind(tmp_path: Path) ->
         assert len(await ask(pool, sql)) == 1
         assert not (folder / "left").exists() and folder.stat().st_mode & 0o777 == 0o700
         pids = [supervisor_of(pool), *children_of(supervisor_of(pool))]
-    assert not folder.exists() and not any(Path(f"/proc/{pid}").exists() for pid in pids)
+    assert not folder.exists() and not any(map(is_running, pids))
 
 
 def private_bytes_of(pid: int) -> int:
