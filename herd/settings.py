@@ -16,8 +16,8 @@ class HerdSettings:
     a transaction locks one by one; then it locks the table. `transaction_bytes_max` bounds what
     one transaction changes. `erase_rows` is how many rows of a dropped table one command removes.
     `overload_pause_ms` is the pause after the log had no room.
-    `query_bytes` is what its queries may hold together, past which they use files, `columns_bytes`
-    what is kept of its tables as columns.
+    `query_bytes` is what its queries may hold together, past which they use files; on a server it
+    is what one query's process may hold. `columns_bytes` is what is kept of its tables as columns.
     A leader takes a checkpoint every `checkpoint_ms`, if something changed; the newest
     `checkpoints_kept` stay, and every moment since the oldest of them can be restored.
     """

@@ -19,6 +19,8 @@ from engine.errors import InvalidRequest
 from engine.limits import ENTRY_BYTES_MAX, MIB
 from engine.replica.settings import ReplicaSettings
 from herd.settings import HerdSettings
+from herd.sql.query_settings import CONNECTIONS, HOLDING
+from herd.sql.query_settings import PROCESS_BYTES as QUERY_PROCESS_BYTES
 
 PROCESS_BYTES: Final = 64 * MIB
 """What a process holds at rest."""
@@ -26,6 +28,8 @@ INDEX_BYTES: Final = 64 * MIB
 """Of a bookie's index: three tables in memory and a cache, 16 MiB each."""
 STATE_BYTES: Final = 160 * MIB
 """Of a replica's state: four tables in memory of 32 MiB and a cache."""
+QUERIES: Final = CONNECTIONS + HOLDING
+"""So many queries run at once, each in a process."""
 STREAMS_BYTES: Final = 64 * MIB
 """Of the HTTP interface: objects on their way."""
 _BOOKIE: Final = BookieSettings()
@@ -37,7 +41,8 @@ _TRANSACTION_SHARE: Final = 0.75
 
 @dataclass(frozen=True, slots=True)
 class Bounds:
-    """Sizes in bytes: the first two of one bookie, the others of one tablespace."""
+    """Sizes in bytes: the first two of one bookie, `query_bytes` of one query's process, the others
+    of one tablespace."""
 
     journal_queue_bytes: int
     recent_runs_bytes: int
@@ -53,7 +58,7 @@ class Bounds:
         return min(_HERD.transaction_bytes_max, share)
 
 
-LEAST: Final = Bounds(24 * MIB, 8 * MIB, 24 * MIB, 16 * MIB, 32 * MIB, 32 * MIB)
+LEAST: Final = Bounds(24 * MIB, 8 * MIB, 24 * MIB, 16 * MIB, 24 * MIB, 32 * MIB)
 USUAL: Final = Bounds(
     _BOOKIE.journal_queue_bytes_max,
     _BOOKIE.recent_runs_bytes_max,
@@ -83,6 +88,8 @@ class Holding:
         streams = STREAMS_BYTES * ("http" in self.roles)
         processes = PROCESS_BYTES * len(self.roles)
         waiting = (USUAL.pending_bytes + USUAL.unwritten_bytes) * ("broker" in self.roles)
+        if self.tablespaces:
+            processes += PROCESS_BYTES + QUERY_PROCESS_BYTES * QUERIES
         return processes + INDEX_BYTES * self.bookies + STATE_BYTES * replicas + streams + waiting
 
     def total(self, bounds: Bounds, names: Collection[str] = ()) -> int:
@@ -94,6 +101,8 @@ class Holding:
         )
 
     def _times(self, name: str) -> int:
+        if name == "query_bytes":
+            return QUERIES if self.tablespaces else 0
         return self.bookies if name in _OF_A_BOOKIE else self.tablespaces
 
     @property
@@ -106,7 +115,7 @@ def plan(bytes_max: int, holding: Holding) -> Bounds:
     """The bounds with which a node holds at most so many bytes. Raises `InvalidRequest`.
 
     >>> plan(2048 * MIB, Holding(1, 2, ("bookie", "herd"))).query_bytes // MIB
-    311
+    146
     """
     spare = bytes_max - holding.least_bytes
     if spare < 0:
@@ -122,7 +131,7 @@ def plan(bytes_max: int, holding: Holding) -> Bounds:
         least, usual = getattr(LEAST, one.name), getattr(USUAL, one.name)
         found[one.name] = least + int((usual - least) * share)
     if spare > up_to_usual and holding.tablespaces:
-        more = (spare - up_to_usual) // (len(_GROWING) * holding.tablespaces)
+        more = (spare - up_to_usual) // (QUERIES + holding.tablespaces)
         for name in _GROWING:
             found[name] += more
     bounds = Bounds(**found)

@@ -25,36 +25,11 @@ from engine.ports.workers import Workers
 from herd import errors
 from herd.arrow import described
 from herd.reading import TablePages
+from herd.sql.query_settings import QuerySettings
 from herd.translating import database_error
 
 _BATCH_ROWS: Final = 65_536
 _INTERRUPT_S: Final = 0.05
-
-
-@dataclass(frozen=True, slots=True)
-class QuerySettings:
-    """Bounds of queries. Sizes in bytes.
-
-    `connections` queries run at a time, each with DuckDB's `threads`, and `holding` more of
-    transactions that hold locks: those never wait for others' long queries alone. A user has
-    `share` of them at most (0: as many as there are), and `waiting_max` that wait.
-    `memory_bytes` is what DuckDB may hold; past it it uses files, `disk_bytes` at most.
-    `result_bytes_max` bounds one answer.
-    A query waits `wait_timeout_ms` at most for its turn and runs `run_timeout_ms` at most.
-    """
-
-    connections: int = 2
-    holding: int = 2
-    share: int = 0
-    waiting_max: int = 256
-    wait_timeout_ms: int = 30_000
-    run_timeout_ms: int = 3_600_000
-    threads: int = 2
-    memory_bytes: int = 512 * limits.MIB
-    disk_bytes: int = 16 * 1024 * limits.MIB
-    result_bytes_max: int = 1024 * limits.MIB
-    temporary: str = ""
-    """Where those files lie; "": in the system's folder for such."""
 
 
 @dataclass(slots=True)

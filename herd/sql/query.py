@@ -27,10 +27,11 @@ from herd.reading import Reading, Want
 from herd.schema import Table
 from herd.sql.by_index import Way, short_way
 from herd.sql.completing import complete
-from herd.sql.duck import DuckThreads, QuerySettings, Work
+from herd.sql.duck import DuckThreads, Work
 from herd.sql.parsing import is_long
 from herd.sql.prepared import Prepared, PreparedQueries
 from herd.sql.query_pool import QueryPool
+from herd.sql.query_settings import QuerySettings
 from herd.sql.ranges import range_of
 from herd.sql.resolving import CheckpointWanted, Source
 from herd.sql.system import system_table

@@ -28,7 +28,8 @@ from engine import limits
 from herd.errors import Error
 from herd.reading import Stream, mapped, without_places
 from herd.sql import query_frames as frames
-from herd.sql.duck import QuerySettings, answered, open_duck
+from herd.sql.duck import answered, open_duck
+from herd.sql.query_settings import QuerySettings
 from herd.translating import database_error
 
 _FILE_BYTES: Final = 16 * limits.MIB

@@ -17,7 +17,8 @@ import pyarrow as pa
 
 from herd import errors
 from herd.permits import asked_by
-from herd.sql.duck import QuerySettings, Work
+from herd.sql.duck import Work
+from herd.sql.query_settings import QuerySettings
 
 
 class QueryRunner(Protocol):

@@ -38,17 +38,15 @@ from herd import errors
 from herd.arrow import described
 from herd.reading import SharedBatch, Stream, TablePages, without_places
 from herd.sql import query_frames as frames
-from herd.sql.duck import QuerySettings, Work
+from herd.sql.duck import Work
 from herd.sql.query_child import Pages, Question, Streaming, mapped_file
 from herd.sql.query_pool import QueryPool
+from herd.sql.query_settings import CONNECTIONS, HOLDING, QuerySettings
 from herd.sql.query_supervisor import Start
 from herd.translating import database_error
 
 SHARED_BYTES_MIN: Final = 256 * limits.KIB
 """A smaller page is copied for each query: it would need a file descriptor for as long as it is."""
-CONNECTIONS: Final = 4
-HOLDING: Final = 2
-"""So many queries run at a time on a server, and so many more that hold locks."""
 _SLOW_S: Final = 0.25
 """A query that has run for so long lets others go first."""
 _IDLE_S: Final = 5.0

@@ -28,8 +28,8 @@ from typing import Final, NoReturn
 import msgspec
 
 from herd.sql import query_frames as frames
-from herd.sql.duck import QuerySettings
 from herd.sql.query_child import private_bytes, run_child
+from herd.sql.query_settings import PROCESS_BYTES, QuerySettings
 
 _WATCH_S: Final = 0.02
 _SLOW_NICE: Final = 10
@@ -125,7 +125,7 @@ class _Supervisor:
         self._processes[pid] = _Process(number, private_bytes("self"), folder)
 
     def _watch(self) -> None:
-        limit = self._start.settings.memory_bytes
+        limit = self._start.settings.memory_bytes + PROCESS_BYTES
         for pid, process in self._processes.items():
             with contextlib.suppress(OSError):
                 if private_bytes(str(pid)) - process.first_bytes > limit:

@@ -49,7 +49,7 @@ def test_with_as_much_as_usual_every_bound_is_as_usual_and_more_goes_to_queries(
     holding = Holding(2, 3, ROLES)
     usual = holding.fixed_bytes + holding.total(USUAL)
     assert plan(usual, holding) == USUAL
-    more = plan(usual + 600 * MIB, holding)
+    more = plan(usual + 900 * MIB, holding)
     assert (more.query_bytes, more.columns_bytes) == (612 * MIB, 612 * MIB)
     assert more.pending_bytes == USUAL.pending_bytes
     assert USUAL.pending_bytes == ReplicaSettings().pending_bytes_max

@@ -9,9 +9,9 @@ from engine.ports.system_workers import ThreadWorkers
 from herd.arrow import python_rows
 from herd.columns import ColumnSettings
 from herd.schema import Table, View
-from herd.sql.duck import QuerySettings
 from herd.sql.parsing import parse
 from herd.sql.query import QueryEngine
+from herd.sql.query_settings import QuerySettings
 from herd.tablespace import Tablespace
 from herd.transaction import Transaction
 from herd.types import TEXT, ColumnType, Kind

@@ -8,8 +8,8 @@ from typing import Any
 from engine.ports.system_workers import ThreadWorkers
 from herd.errors import Error
 from herd.settings import HerdSettings
-from herd.sql.duck import QuerySettings
 from herd.sql.query import QueryEngine
+from herd.sql.query_settings import QuerySettings
 from herd.sql.session import Session
 from herd.tablespace import Tablespace
 from tests.herd.spaces import PATIENT, index_is_right, opened

@@ -19,7 +19,7 @@ import pytest
 
 import herd
 from herd.errors import DataError, Error, StorageFailed, TooLarge
-from herd.sql.duck import QuerySettings
+from herd.sql.query_settings import QuerySettings
 from herd.translating import database_error
 from herd.wire.grpc_generated import herd_pb2 as wire
 from tests.herd.sql.attacks import (

@@ -9,8 +9,8 @@ import pytest
 
 from engine.ports.system_workers import ThreadWorkers
 from herd.errors import OperationalError
-from herd.sql.duck import QuerySettings
 from herd.sql.query import QueryEngine
+from herd.sql.query_settings import QuerySettings
 from tests.herd.spaces import PATIENT, opened
 from tests.herd.sql.querying import until
 from tests.herd.sql.sessions import SETTINGS, Asking
