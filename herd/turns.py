@@ -12,8 +12,11 @@ Invariants:
 """
 
 import asyncio
-from collections.abc import AsyncIterator, Iterable, Sequence
+import weakref
+from collections.abc import AsyncIterator, Callable, Iterable, Sequence
 from typing import Final, TypeVar
+
+from engine.ports.workers import Workers
 
 T = TypeVar("T")
 
@@ -38,3 +41,18 @@ async def in_parts(rows: Sequence[T]) -> AsyncIterator[Sequence[T]]:
         if start:
             await asyncio.sleep(0)
         yield rows[start : start + ROWS_AT_ONCE]
+
+
+_LONG_AT_ONCE: Final = 2
+_long: Final["weakref.WeakKeyDictionary[Workers, asyncio.Semaphore]"] = (
+    weakref.WeakKeyDictionary()
+)
+
+
+async def read_long(workers: Workers, work: Callable[[], T]) -> T:
+    """Read or plan a long statement in a thread: two at a time, so that others keep theirs."""
+    room = _long.get(workers)
+    if room is None:
+        room = _long[workers] = asyncio.Semaphore(_LONG_AT_ONCE)
+    async with room:
+        return await workers.run(work)

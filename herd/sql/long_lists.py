@@ -8,6 +8,7 @@ Invariants:
 - A condition with such a list is evaluated by the query engine alone.
 """
 
+import re
 from collections.abc import Sequence
 from typing import Final
 
@@ -16,7 +17,14 @@ from sqlglot.parsers.duckdb import DuckDBParser
 from sqlglot.tokenizer_core import Token, TokenType
 
 WORDS_MAX: Final = 20_000
-"""A statement has at most so many words, beside constants in lists and in rows of INSERT."""
+"""A query has at most so many words, beside constants in lists."""
+INSERT_WORDS_MAX: Final = 100_000
+"""An INSERT has so many, beside plain constants: rows may hold `DATE '2024-02-29'`."""
+_TEXTS: Final = re.compile(r"'[^']*'|--[^\n]*|/\*.*?\*/", re.DOTALL)
+_WORDS: Final = re.compile(
+    r"\b(?!(?:null|true|false|default)\b)[a-z_][\w$.]*|[^\s\w$.(),'?-]+", re.IGNORECASE
+)
+_INSERTS: Final = re.compile(r"\s*(?:insert|upsert|replace)\b", re.IGNORECASE)
 LONG: Final = 1_000
 """A list of fewer constants is read one by one."""
 _CONSTANTS: Final = (TokenType.NUMBER, TokenType.STRING, TokenType.NULL)
@@ -27,12 +35,20 @@ _OF_ROWS: Final = frozenset(
 )
 
 
+def is_hopeless(text: str) -> bool:
+    """Whether a text has too many words, at a glance: it is not even cut into tokens then."""
+    if len(text) <= WORDS_MAX:
+        return False
+    words_max = INSERT_WORDS_MAX if _INSERTS.match(text) else WORDS_MAX
+    return len(_WORDS.findall(_TEXTS.sub(" ", text))) > words_max
+
+
 def has_too_many_words(tokens: Sequence[Token]) -> bool:
     """Whether to read a statement takes longer than any statement is worth."""
     if len(tokens) <= WORDS_MAX:
         return False
     if tokens[0].token_type == TokenType.INSERT:
-        return sum(token.token_type not in _OF_ROWS for token in tokens) > WORDS_MAX
+        return sum(token.token_type not in _OF_ROWS for token in tokens) > INSERT_WORDS_MAX
     words = place = 0
     while place < len(tokens):
         words += 1

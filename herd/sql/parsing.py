@@ -24,12 +24,17 @@ from herd.errors import (
     TooLarge,
 )
 from herd.sql.dialect import Herd
-from herd.sql.long_lists import WORDS_MAX, has_too_many_words
+from herd.sql.long_lists import (
+    INSERT_WORDS_MAX,
+    WORDS_MAX,
+    has_too_many_words,
+    is_hopeless,
+)
 from herd.sql.spaces import WORD as TABLESPACE
 from herd.sql.spaces import is_about_a_tablespace
 
 TEXT_CHARACTERS_MAX: Final = 4 * 1024 * 1024
-LONG_CHARACTERS: Final = 8 * 1024
+LONG_CHARACTERS: Final = 2 * 1024
 """A longer text is read and planned in a worker's thread, and its tree knows that (`is_long`)."""
 DEPTH_MAX: Final = 900
 """So deep may expressions stand in each other. The query engine takes 1,000, with its own."""
@@ -174,10 +179,10 @@ def _check_names(text: str, tree: exp.Expr) -> None:
 def parse_tree(text: str) -> exp.Expr:
     """The tree of one statement. Raises as `parse`."""
     try:
-        tokens = _DIALECT.tokenize(text)
-        if has_too_many_words(tokens):
+        if is_hopeless(text) or has_too_many_words(tokens := _DIALECT.tokenize(text)):
             raise TooLarge(
-                f"a statement has at most {WORDS_MAX} words, beside constants in lists",
+                f"a query has at most {WORDS_MAX} words beside constants in lists, an INSERT "
+                f"{INSERT_WORDS_MAX}",
                 hint="give values as parameters, or join a table of them",
             )
         trees = [tree for tree in _DIALECT.parser().parse(tokens, text) if tree is not None]

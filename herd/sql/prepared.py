@@ -20,6 +20,7 @@ from herd.errors import ParametersMismatch
 from herd.sql.resolving import Past, Source, resolve
 from herd.sql.rewriting import MOMENT, named_outputs, rewritten
 from herd.sql.system import is_system
+from herd.turns import read_long
 
 _KEPT_MAX: Final = 256
 
@@ -108,7 +109,7 @@ class PreparedQueries:
         """See that a query is ready, without keeping the loop. Raises as `prepare`."""
         found = self._kept.get(id(tree))
         if found is None or found[0] is not tree or not found[1].is_of(catalog, past):
-            made = await workers.run(lambda: prepare(tree, catalog, past, self._space))
+            made = await read_long(workers, lambda: prepare(tree, catalog, past, self._space))
             self._keep(tree, made)
 
     def _keep(self, tree: exp.Expr, made: Prepared) -> None:

@@ -37,7 +37,7 @@ from herd.sql.shape import shape_of
 from herd.sql.statement import DefinitionsChanged, Given, Short, Work, moment_of
 from herd.transaction import Isolation, Transaction
 from herd.translating import database_error
-from herd.turns import in_parts, in_turns
+from herd.turns import in_parts, in_turns, read_long
 
 if TYPE_CHECKING:
     from herd.sql.query import QueryEngine
@@ -236,7 +236,7 @@ class Session:
         transaction = self.transaction
         catalog = self.space.catalog if transaction is None else transaction.catalog
         if len(text) > LONG_CHARACTERS:
-            planned = await self.query.workers.run(lambda: Planned(read(), catalog))
+            planned = await read_long(self.query.workers, lambda: Planned(read(), catalog))
         else:
             planned = Planned(read(), catalog)
         self._plans.keep(text, planned)

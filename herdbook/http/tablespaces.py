@@ -101,9 +101,10 @@ async def judge(house: House, body: QueryShape) -> Judged:
     # The parser of SQL is loaded with the first statement.
     from herd.sql.asking import alone
     from herd.sql.parsing import LONG_CHARACTERS
+    from herd.turns import read_long
 
     if len(body.sql) > LONG_CHARACTERS:
-        said = await house.herd.workers.run(lambda: alone(body.sql, body.limit + 1))
+        said = await read_long(house.herd.workers, lambda: alone(body.sql, body.limit + 1))
     else:
         said = alone(body.sql, body.limit + 1)
     return Judged(said.right, said.parsed)
