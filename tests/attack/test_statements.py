@@ -1,0 +1,15 @@
+"""Whatever a statement asks for, it stays within a query's bounds and ends with an answer or error."""
+
+import pytest
+
+from tests.attack.hostile import HELD_BYTES_MAX, attack
+
+
+@pytest.mark.parametrize("seed", range(4))
+async def test_five_hundred_hostile_statements_stay_within_their_bounds(seed: int) -> None:
+    found = await attack(seed, 500)
+    assert not found.wrong
+    assert sum(found.ends.values()) == 500
+    assert found.held_bytes < HELD_BYTES_MAX
+    # They are of many kinds, and not all are refused.
+    assert found.ends[""] > 10 and found.ends["54000"] > 10 and len(found.ends) > 5
