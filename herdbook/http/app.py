@@ -241,6 +241,12 @@ class Door:
             reply = told_error(504, "late", "it took too long", remedy="look what came of it")
         except KINDS as error:
             reply = reply_of(error)
+        except asyncio.CancelledError:
+            # The server cancels what still runs when it has to end.
+            remedy = "look what came of it" if changes else "ask again, or another node"
+            reply = told_error(
+                503, "node_ending", "the node is ending", retryable=not changes, remedy=remedy
+            )
         except Exception:
             _logger.exception("%s %s", request.method, request.url.path)
             reply = told_error(500, "internal", "the node has a defect; its log says which")

@@ -1,4 +1,4 @@
-"""Whatever a statement asks for, it stays within a query's bounds and ends with an answer or error."""
+"""Whatever a statement asks for, it ends within a query's bounds: with an answer or an error."""
 
 import pytest
 

@@ -1,0 +1,170 @@
+"""A user who may only read asks a served folder for more than it has, and others go on."""
+
+import os
+import signal
+import time
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import Final
+
+import httpx
+import pytest
+
+from engine import limits
+from herd.settings import HerdSettings
+from herd.sql.query_settings import CONNECTIONS
+from herdbook.zookeeper_server import free_port
+from tests.herdbook.node.commands import Running, called, running
+
+TIMEOUT_MS: Final = 2_000
+ATTACKS: Final = {
+    "views that double": "WITH a0 AS (SELECT 1 AS v)"
+    + "".join(f", a{n} AS (SELECT x.v FROM a{n - 1} x, a{n - 1} y)" for n in range(1, 31))
+    + " SELECT count(*), max(v) FROM a30",
+    "texts of 100 MB": "SELECT sum(length(repeat('a', 100000000) || i)) FROM range(100) t(i)",
+    "one text of 1 GB": "SELECT length(repeat('a', 1000000000))",
+    "a sort of 300 million rows": "SELECT * FROM range(300000000) t(i) ORDER BY hash(i) OFFSET 9",
+    "100,000 additions": "SELECT " + "1+" * 100_000 + "1",
+    "3,000 brackets": "SELECT CAST(NULL AS INT" + "[]" * 3_000 + ")",
+    "a count without end": "SELECT count(*) FROM range(1000000000) a, range(1000000) b",
+}
+USERS: Final = ("ann", "bob", "eve")
+
+
+@contextmanager
+def served(folder: Path) -> Iterator[tuple[Running, str]]:
+    """A served folder with a table, an administrator and two who may read, and where it is."""
+    data = str(folder / "data")
+    place = {"HERDBOOK_URL": data}
+
+    def done(*words: str) -> None:
+        told = called(*words, **place)
+        assert told.returncode == 0, told.stderr
+
+    done("sql", "--create", "-c", "CREATE TABLE cow (id INT PRIMARY KEY, name TEXT)")
+    done("sql", "-c", "INSERT INTO cow SELECT range, 'cow ' || range FROM range(1000)")
+    for user in USERS:
+        (folder / user).write_text(f"known-to-{user}\n")
+        (folder / user).chmod(0o600)
+        admin = ("--admin",) if user == "ann" else ()
+        done("user", "add", user, *admin, "--password-file", str(folder / user))
+        if not admin:
+            done("user", "grant", user, "tablespace", "default", "read")
+    ports = {
+        name: free_port("127.0.0.1") for name in ("http.listen", "broker.listen", "broker.grpc")
+    }
+    settings = [
+        part for name, port in ports.items() for part in ("--set", f"{name}=127.0.0.1:{port}")
+    ]
+    with running(folder / "errors", "serve", "--data", data, *settings) as node:
+        yield node, f"http://127.0.0.1:{ports['http.listen']}/api/v1"
+
+
+def asker(url: str, user: str) -> httpx.Client:
+    """A user's client."""
+    return httpx.Client(base_url=url, auth=(user, f"known-to-{user}"), timeout=60)
+
+
+def ask(client: httpx.Client, sql: str, timeout_ms: int = 30_000) -> httpx.Response:
+    """One statement."""
+    body = {"sql": sql, "timeout_ms": timeout_ms}
+    return client.post("/tablespaces/default/query", json=body)
+
+
+def until_served(client: httpx.Client) -> None:
+    """Wait until the first answer."""
+    last_s = time.monotonic() + 60
+    while time.monotonic() < last_s:
+        with suppress(httpx.TransportError):
+            if ask(client, "SELECT 1").status_code == 200:
+                return
+    raise AssertionError("it does not serve")
+
+
+def processes(pid: int) -> list[int]:
+    """A process and all that it has started."""
+    found = [pid]
+    with suppress(OSError):
+        for task in os.listdir(f"/proc/{pid}/task"):
+            listed = Path(f"/proc/{pid}/task/{task}/children").read_text(encoding="ascii")
+            found += [each for child in listed.split() for each in processes(int(child))]
+    return found
+
+
+def held_bytes(pid: int) -> int:
+    """What a node holds in memory: each page once."""
+    total = 0
+    for each in processes(pid):
+        with suppress(OSError):
+            for line in Path(f"/proc/{each}/smaps_rollup").read_text().splitlines():
+                if line.startswith("Pss:"):
+                    total += int(line.split()[1]) * limits.KIB
+    return total
+
+
+@pytest.fixture(scope="module")
+def node(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Running, str]]:
+    """One that serves."""
+    with served(tmp_path_factory.mktemp("node")) as made:
+        until_served(asker(made[1], "eve"))
+        yield made
+
+
+@pytest.mark.parametrize("name", ATTACKS)
+def test_a_reader_fills_no_memory_and_stops_nobody(node: tuple[Running, str], name: str) -> None:
+    running_node, url = node
+    pid = running_node.process.pid
+    with ThreadPoolExecutor(6) as threads:
+        eve, bobs = asker(url, "eve"), [asker(url, "bob") for _ in range(6)]
+        rest_bytes = held_bytes(pid)
+        asked = [threads.submit(ask, bob, ATTACKS[name], TIMEOUT_MS) for bob in bobs]
+        begun_s, most_bytes = time.monotonic(), 0
+        while not all(each.done() for each in asked):
+            # Others go on, by key and through the query engine.
+            by_key = ask(eve, "SELECT name FROM cow WHERE id = 7")
+            assert by_key.json()["rows"] == [["cow 7"]], by_key.text
+            counted = ask(eve, "SELECT count(*) FROM cow WHERE id % 2 = 1")
+            assert counted.json()["rows"] == [[500]], counted.text
+            most_bytes = max(most_bytes, held_bytes(pid))
+        assert time.monotonic() - begun_s < TIMEOUT_MS / 1000 + 10
+        assert {each.result().status_code for each in asked} <= {200, 408, 413, 503}
+        assert most_bytes < rest_bytes + 1.1 * CONNECTIONS * HerdSettings().query_bytes
+
+
+def test_a_query_has_ended_a_second_after_its_client_has_gone(node: tuple[Running, str]) -> None:
+    running_node, url = node
+    resting = set(processes(running_node.process.pid))
+    bob = httpx.Client(base_url=url, auth=("bob", "known-to-bob"), timeout=1.5)
+    with pytest.raises(httpx.ReadTimeout):
+        ask(bob, ATTACKS["a count without end"], 60_000)
+    gone_s = time.monotonic()
+    while busiest(set(processes(running_node.process.pid)) - resting) > 0:
+        assert time.monotonic() - gone_s < 5
+    assert ask(asker(url, "eve"), "SELECT 1").status_code == 200
+
+
+def test_queries_without_end_do_not_keep_a_node_from_ending(node: tuple[Running, str]) -> None:
+    running_node, url = node
+    with ThreadPoolExecutor(6) as threads:
+        bobs = [asker(url, "bob") for _ in range(6)]
+        asked = [threads.submit(ask, bob, ATTACKS["a count without end"], 60_000) for bob in bobs]
+        assert ask(asker(url, "eve"), "SELECT count(*) FROM cow").json()["rows"] == [[1000]]
+        pids = processes(running_node.process.pid)
+        assert running_node.end(signal.SIGTERM) == 0
+        for each in asked:
+            with suppress(httpx.TransportError):
+                assert each.result().status_code >= 500
+    assert not [pid for pid in pids if Path(f"/proc/{pid}").exists()]
+    assert "Traceback" not in running_node.errors(), running_node.errors()
+
+
+def busiest(pids: set[int]) -> int:
+    """How many of some processes run at the moment."""
+    count = 0
+    for pid in pids:
+        with suppress(OSError):
+            state = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
+            count += state == "R"
+    return count
