@@ -44,9 +44,7 @@ async def in_parts(rows: Sequence[T]) -> AsyncIterator[Sequence[T]]:
 
 
 _LONG_AT_ONCE: Final = 2
-_long: Final["weakref.WeakKeyDictionary[Workers, asyncio.Semaphore]"] = (
-    weakref.WeakKeyDictionary()
-)
+_long: Final["weakref.WeakKeyDictionary[Workers, asyncio.Semaphore]"] = weakref.WeakKeyDictionary()
 
 
 async def read_long(workers: Workers, work: Callable[[], T]) -> T:

@@ -23,6 +23,7 @@ from sqlglot import exp
 from engine import limits
 from engine.ports.system_workers import ThreadWorkers
 from herd.catalog import Catalog
+from herd.schema import Counters
 from herd.errors import Error
 from herd.sql.duck import Work
 from herd.sql.parsing import parse
@@ -43,7 +44,7 @@ _ENDED_S: Final = 1.0
 """A query is gone so long after its time."""
 _LATE_S: Final = 10.0
 """What a busy machine may add to that before it counts as a failure."""
-_NO_TABLES: Final = Catalog({}, {}, ())
+_NO_TABLES: Final = Catalog({}, {}, Counters())
 _NUMBERS: Final = ("i", "i * 7 % 1000", "hash(i) % 97", "i / 3", "-i", "length(i::VARCHAR)")
 _AGGREGATES: Final = (
     *("count(*)", "sum(i)", "list(i)", "string_agg(i::VARCHAR, ',')", "median(i)", "mode(i)"),

@@ -1,5 +1,6 @@
 """A user who may only read asks a served folder for more than it has, and others go on."""
 
+import asyncio
 import os
 import signal
 import time
@@ -13,10 +14,13 @@ import httpx
 import pytest
 
 from engine import limits
+from engine.access.principal import Grant
 from herd.settings import HerdSettings
 from herd.sql.query_settings import CONNECTIONS
+from herd.store import open_folder
+from herdbook.access.rows import UserRows
 from herdbook.zookeeper_server import free_port
-from tests.herdbook.node.commands import Running, called, running
+from tests.herdbook.node.commands import Running, running
 
 TIMEOUT_MS: Final = 2_000
 ATTACKS: Final = {
@@ -37,21 +41,7 @@ USERS: Final = ("ann", "bob", "eve")
 def served(folder: Path) -> Iterator[tuple[Running, str]]:
     """A served folder with a table, an administrator and two who may read, and where it is."""
     data = str(folder / "data")
-    place = {"HERDBOOK_URL": data}
-
-    def done(*words: str) -> None:
-        told = called(*words, **place)
-        assert told.returncode == 0, told.stderr
-
-    done("sql", "--create", "-c", "CREATE TABLE cow (id INT PRIMARY KEY, name TEXT)")
-    done("sql", "-c", "INSERT INTO cow SELECT range, 'cow ' || range FROM range(1000)")
-    for user in USERS:
-        (folder / user).write_text(f"known-to-{user}\n")
-        (folder / user).chmod(0o600)
-        admin = ("--admin",) if user == "ann" else ()
-        done("user", "add", user, *admin, "--password-file", str(folder / user))
-        if not admin:
-            done("user", "grant", user, "tablespace", "default", "read")
+    asyncio.run(made(folder / "data"))
     ports = {
         name: free_port("127.0.0.1") for name in ("http.listen", "broker.listen", "broker.grpc")
     }
@@ -60,6 +50,19 @@ def served(folder: Path) -> Iterator[tuple[Running, str]]:
     ]
     with running(folder / "errors", "serve", "--data", data, *settings) as node:
         yield node, f"http://127.0.0.1:{ports['http.listen']}/api/v1"
+
+
+async def made(data: Path) -> None:
+    """A folder with a table of a thousand cows, and users."""
+    async with open_folder(data) as herd:
+        session = await herd.session()
+        await session.execute("CREATE TABLE cow (id INT PRIMARY KEY, name TEXT)")
+        await session.execute("INSERT INTO cow SELECT range, 'cow ' || range FROM range(1000)")
+        await session.close()
+        rows = UserRows(herd, herd.client.clock)
+        for user in USERS:
+            await rows.add(user, f"known-to-{user}", admin=user == "ann")
+            await rows.grant(user, Grant("tablespace", "default", "read"))
 
 
 def asker(url: str, user: str) -> httpx.Client:

@@ -4,6 +4,8 @@ from typing import Final
 
 from tests.mutants.mutant import Mutant, by_test
 
+_POOL: Final = "herd/sql/test_query_pool.py"
+_RUNNERS: Final = "herd/sql/test_query_runners.py"
 _ATTACKS: Final = "herd/sql/test_attacks.py"
 
 HERD_SQL_MUTANTS: Final = (
@@ -145,5 +147,53 @@ HERD_SQL_MUTANTS: Final = (
             "herd/nodes/test_folder_spaces.py",
             "test_sessions_of_a_dropped_tablespace_never_write_into_its_successor",
         ),
+    ),
+    Mutant(
+        "a-user-has-all-places",
+        "a user has a share of the queries that run",
+        "herd/sql/query_pool.py",
+        "        self._share = share or count\n",
+        "        self._share = count\n",
+        by_test(_POOL, "test_a_user_has_a_share_and_others_get_in_beside_it"),
+    ),
+    Mutant(
+        "who-holds-locks-waits-like-all-others",
+        "queries of transactions that hold locks have places of their own",
+        "herd/sql/query_pool.py",
+        "        places = self._holding if holding and self._places.full(user) else self._places\n",
+        "        places = self._places\n",
+        by_test(_POOL, "test_who_holds_locks_has_a_place_although_all_are_taken"),
+    ),
+    Mutant(
+        "nobody-watches-the-memory-of-queries",
+        "a query process never holds more than a query may",
+        "herd/sql/query_supervisor.py",
+        "                if private_bytes(str(pid)) - process.first_bytes > limit:\n",
+        "                if False:\n",
+        by_test(_RUNNERS, "test_a_process_that_grows_beside_duckdbs_own_limit_is_killed"),
+    ),
+    Mutant(
+        "long-queries-keep-their-priority",
+        "a query that runs for long lets others go first",
+        "herd/sql/query_supervisor.py",
+        "_SLOW_NICE: Final = 10\n",
+        "_SLOW_NICE: Final = 0\n",
+        by_test(_RUNNERS, "test_a_query_that_runs_for_long_lets_others_go_first"),
+    ),
+    Mutant(
+        "changed-rows-are-read-twice",
+        "a page is read without the rows that were changed since",
+        "herd/sql/query_child.py",
+        "            without_places(self._pages[number].select(names), places)\n",
+        "            self._pages[number].select(names)\n",
+        by_test(_RUNNERS, "test_pages_are_read_without_changed_rows_and_with_those_beside_them"),
+    ),
+    Mutant(
+        "a-large-answer-loses-rows",
+        "a large answer arrives whole",
+        "herd/sql/query_child.py",
+        "                writer.write_batch(first)\n",
+        "",
+        by_test(_RUNNERS, "test_a_large_answer_arrives_whole"),
     ),
 )

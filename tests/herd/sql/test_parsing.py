@@ -3,6 +3,7 @@
 import pytest
 
 from herd.errors import NotSupportedError, ParametersMismatch, SqlSyntaxError, TooLarge
+from herd.sql import parsing
 from herd.sql.parsing import (
     TEXT_CHARACTERS_MAX,
     bind,
@@ -156,3 +157,49 @@ def test_a_table_is_read_as_of_a_checkpoint() -> None:
     assert tree is not None
     assert expression_text(tree) == text
     assert parse("SELECT * FROM t AS c").tree is not None
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "SELECT " + "1+" * 100_000 + "1",
+        "SELECT " + "1-" * 100_000 + "1",
+        "SELECT " + ",".join(f"{n} AS c{n}" for n in range(30_000)),
+        "SELECT 1 WHERE " + " OR ".join(f"{n} = {n}" for n in range(20_000)),
+        "INSERT INTO cow SELECT " + "1+" * 200_000 + "1",
+    ],
+)
+def test_statements_of_too_many_words_are_refused_before_they_are_read(
+    text: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(parsing._DIALECT, "parser", lambda: pytest.fail("it was read"))
+    with pytest.raises(TooLarge, match="a query has at most 20000 words"):
+        parse(text)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "SELECT 1 WHERE 1 IN (" + ", ".join(f"-{n}" for n in range(12_000)) + ")",
+        "INSERT INTO cow VALUES " + ",".join(f"({n}, 'a b', NULL, TRUE)" for n in range(5_000)),
+        "INSERT INTO cow VALUES " + ",".join(f"({n}, DATE '2024-01-01')" for n in range(5_000)),
+    ],
+)
+def test_constants_in_lists_and_rows_are_no_words(text: str) -> None:
+    assert parse(text).tree is not None
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "SELECT " + "(" * 3_000 + "1" + ")" * 3_000,
+        "SELECT CAST(NULL AS INT" + "[]" * 3_000 + ")",
+        "SELECT " + "1+" * 3_000 + "1",
+        "SELECT " + "NOT " * 3_000 + "TRUE",
+        "SELECT " + "CASE WHEN TRUE THEN " * 2_000 + "1" + " END" * 2_000,
+        " UNION ALL ".join(["SELECT 1"] * 3_000),
+    ],
+)
+def test_statements_nested_too_deeply_are_refused(text: str) -> None:
+    with pytest.raises(TooLarge, match="nested too deeply"):
+        parse(text)

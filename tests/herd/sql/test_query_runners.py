@@ -270,6 +270,13 @@ async def test_a_process_never_holds_more_than_a_query_may(sql: str) -> None:
     assert held < 1.1 * SETTINGS.memory_bytes + 64 * limits.MIB
 
 
+async def test_a_process_that_grows_beside_duckdbs_own_limit_is_killed() -> None:
+    async with pool_of("processes") as pool:
+        said = str(await failure(pool, HOARDERS[0]))
+        assert "more memory than a query may hold" in said
+        assert await ask(pool, "SELECT 1") == [(1,)]
+
+
 async def test_a_process_that_is_killed_fails_its_query_alone() -> None:
     async with pool_of("processes") as pool:
         assert await ask(pool, "SELECT 1") == [(1,)]
