@@ -107,6 +107,8 @@ class TaskServerSettings:
     """Commands that list the nodes of roll-outs, by the names that documents give them."""
     on_alarm: tuple[str, ...] = ()
     """A command for each alarm of roll-outs; empty: none."""
+    proxies: tuple[str, ...] = ()
+    """Addresses and networks whose `X-Forwarded-For` is believed."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -189,7 +191,14 @@ async def serve_tasks(
             relay=relay,
             names=_names(settings),
         )
-        await answer_at(stack, app, listening, settings.certificate, settings.private_key)
+        await answer_at(
+            stack,
+            app,
+            listening,
+            settings.certificate,
+            settings.private_key,
+            proxies=settings.proxies,
+        )
         started(address)
         await ended.wait()
 

@@ -61,12 +61,12 @@ HTTP_MUTANTS: Final = (
     Mutant(
         "one-address-has-all",
         "no address has more than its share of the connections",
-        "herdbook/http_connection.py",
-        "if self._taken[address] >= self._of_address_max:",
-        "if not self._of_address_max:",
+        "engine/transport/listening.py",
+        "self._taken[address] < self._of_address_max",
+        "self._of_address_max > 0",
         by_test(
             "herdbook/http/test_listening.py",
-            "test_the_share_of_an_address_is_its_own_and_comes_back",
+            "test_connections_that_begin_no_handshake_count_in_the_share_of_their_address",
         ),
     ),
     Mutant(
