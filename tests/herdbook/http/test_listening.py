@@ -180,7 +180,7 @@ async def test_a_proxy_of_the_settings_has_as_many_connections_as_there_may_be()
 
 
 def test_what_is_no_proxys_address_is_refused() -> None:
-    with pytest.raises(InvalidRequest, match="10.0.0.0/8"):
+    with pytest.raises(InvalidRequest, match=r"10\.0\.0\.0/8"):
         Proxies(["10.0.0.1/8"])
 
 
