@@ -63,6 +63,11 @@ class HttpServerSettings:
     proxies: tuple[str, ...] = ()
     web: WebSettings = field(default_factory=WebSettings)
 
+    @property
+    def tls(self) -> tuple[Path | None, Path | None]:
+        """The certificate and its key."""
+        return self.certificate, self.private_key
+
 
 @dataclass(frozen=True, slots=True)
 class Served:
@@ -113,14 +118,7 @@ async def serve_http(
             metrics=getattr(metrics, "text", None),
             lacking=lacking,
         )
-        await answer_at(
-            stack,
-            app,
-            listening,
-            settings.certificate,
-            settings.private_key,
-            proxies=settings.proxies,
-        )
+        await answer_at(stack, app, listening, *settings.tls, proxies=settings.proxies)
         if started is not None:
             once = settings.web.once
             started(Served(address, f"{address}{_LOGIN}{once}" if once else ""))
