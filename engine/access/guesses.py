@@ -35,7 +35,7 @@ _Key = tuple[str, str]
 class _Tries(NamedTuple):
     """How often one user was tried from one address, when last, and when it counted there."""
 
-    count: int
+    times: int
     last_s: float
     counted_s: float = -math.inf
 
@@ -79,7 +79,7 @@ class Guesses:
             return
         key, now_s = _key(peer, user), self._clock.monotonic()
         tries = self._tries.get(key, _Tries(0, now_s))
-        wait_s = tries.last_s + _delay_s(tries.count) - now_s
+        wait_s = tries.last_s + _delay_s(tries.times) - now_s
         if self._counts(key, tries, now_s):
             over = self._users_of(key[0], now_s) - _FREE_USERS_OF_ADDRESS + 1
             wait_s = max(wait_s, round(over * _REGAINED_S, 3))
@@ -113,8 +113,8 @@ class Guesses:
     def _undo(self, key: _Key) -> None:
         """The last try counts no more: it was not answered."""
         tries = self._tries.get(key)
-        if tries is not None and tries.count > 1:
-            self._tries[key] = tries._replace(count=tries.count - 1)
+        if tries is not None and tries.times > 1:
+            self._tries[key] = tries._replace(times=tries.times - 1)
         else:
             self._uncount(self._tries.pop(key, None), key)
 
@@ -127,7 +127,7 @@ class Guesses:
         if self._counts(key, tries, now_s):
             self._add(key[0], 1.0)
             counted_s = now_s
-        self._tries[key] = _Tries(tries.count + 1, now_s, counted_s)
+        self._tries[key] = _Tries(tries.times + 1, now_s, counted_s)
         while len(self._tries) > _GUESSERS_MAX:
             self._tries.popitem(last=False)
 

@@ -105,7 +105,7 @@ HTTP_MUTANTS: Final = (
         "guesses-are-forgotten",
         "who guesses waits ever longer",
         "engine/access/guesses.py",
-        "self._tries[key] = _Tries(tries.count + 1, now_s, counted_s)",
+        "self._tries[key] = _Tries(tries.times + 1, now_s, counted_s)",
         "self._tries[key] = _Tries(1, now_s, counted_s)",
         by_test(
             "engine/access/test_guesses.py",
@@ -113,7 +113,7 @@ HTTP_MUTANTS: Final = (
         ),
     ),
     Mutant(
-        "each-try-at-a-user-is-the-addresss",
+        "each-try-at-a-user-counts-at-its-address",
         "tries at one user make nobody else wait",
         "engine/access/guesses.py",
         "return now_s - tries.counted_s >= _FORGOTTEN_S and not",
@@ -143,7 +143,7 @@ HTTP_MUTANTS: Final = (
         by_test(_BROWSER_TESTS, "test_a_known_user_waits_for_no_password_of_strangers"),
     ),
     Mutant(
-        "one-user-has-all-sessions",
+        "one-user-has-all-sessions-of-browsers",
         "log-ins of one user end no session of another one",
         _SESSIONS,
         "        self._make_room(principal.name)\n",

@@ -66,8 +66,13 @@ def test_wrong_tries_at_one_user_keep_no_other_user_of_the_address_out() -> None
     for _ in range(120):
         wrong(guesses, "office", "ann")
         clock.now_s += 60.0
+    clock.now_s += 1_000.0
+    for _ in range(5):
+        assert wrong(guesses, "office", "ann") == 0
     for number in range(24):
         assert wrong(guesses, "office", f"user-{number}") == 0
+    assert wrong(guesses, "office", "one-more") > 0
+    clock.now_s += 10.0
     right(guesses, "office", "ben")
 
 

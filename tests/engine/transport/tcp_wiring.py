@@ -2,6 +2,7 @@
 
 import asyncio
 import random
+import sys
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
@@ -32,7 +33,7 @@ class TcpHouse:
         self._transports: list[DialingTransport] = []
         self._ends: list[RawEnd] = []
 
-    async def start(self, of_address_max: int | None) -> None:
+    async def start(self, of_address_max: int | None = None) -> None:
         for bookie in self.bookies:
             self.server.add(bookie)
         self.listener = await listen_tcp(
@@ -44,7 +45,7 @@ class TcpHouse:
             handshake_timeout_ms=self.settings.connect_timeout_ms,
             backlog=128,
             # All that these tests dial comes from one address.
-            of_address_max=of_address_max or self.server.sockets_max,
+            of_address_max=of_address_max or sys.maxsize,
         )
         self.port = self.listener.port
 
@@ -123,7 +124,7 @@ async def tcp_house(
     of_address_max: int | None = None,
 ) -> AsyncIterator[TcpHouse]:
     """A running house; a model bookie `a` if no bookies are given. One address may have all of its
-    sockets unless `of_address_max` says otherwise.
+    sockets, unless `of_address_max` says otherwise.
     """
     made = TcpHouse(bookies or [ModelBookie("a")], security, settings)
     await made.start(of_address_max)
