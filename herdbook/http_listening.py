@@ -2,8 +2,10 @@
 
 Invariants:
 - It listens before it says so, and says so before it takes requests.
-- Who it talks to is who connected: no header of a request says otherwise.
-- Who says nothing is hung up on, and no address has more than a quarter of the connections.
+- Who it talks to is who connected: no header of a request says otherwise, but one of a proxy that
+  the settings name.
+- Who says nothing is hung up on, and no address has more than a quarter of the connections, counted
+  from accept on. A proxy of the settings is many clients, and has as many as there may be.
 """
 
 import asyncio
@@ -11,7 +13,7 @@ import contextlib
 import math
 import resource
 import socket
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import AsyncExitStack
 from dataclasses import dataclass
 from pathlib import Path
@@ -19,7 +21,8 @@ from typing import TYPE_CHECKING, Any, Final
 
 from engine.errors import InvalidRequest
 from engine.transport.address import join_host_port, parse_host_port
-from engine.transport.listening import Listener
+from engine.transport.listening import Accepted, Listener, share_of
+from herdbook.http_proxies import BehindProxies, Proxies
 
 if TYPE_CHECKING:
     import uvicorn
@@ -30,11 +33,13 @@ _CONNECTIONS_MAX: Final = 4_096
 
 @dataclass(frozen=True, slots=True)
 class Bounds:
-    """What strangers may take: connections at once, of one address, and time for a head."""
+    """What strangers may take: connections at once, of one address, time for a handshake of TLS
+    and for a head."""
 
     connections_max: int = _CONNECTIONS_MAX
-    of_address_max: int = _CONNECTIONS_MAX // 4
+    of_address_max: int = share_of(_CONNECTIONS_MAX)
     head_s: float = 10.0
+    handshake_s: float = 5.0
 
     @classmethod
     def of_process(cls) -> "Bounds":
@@ -43,7 +48,7 @@ class Bounds:
         connections_max = _CONNECTIONS_MAX
         if files != resource.RLIM_INFINITY:
             connections_max = max(1, min(connections_max, files // 2))
-        return cls(connections_max, max(1, connections_max // 4))
+        return cls(connections_max, share_of(connections_max))
 
 
 @contextlib.contextmanager
@@ -78,12 +83,18 @@ async def answer_at(
     certificate: Path | None = None,
     private_key: Path | None = None,
     bounds: Bounds | None = None,
+    proxies: Sequence[str] = (),
 ) -> None:
-    """Answer at a socket until the stack ends."""
+    """Answer at a socket until the stack ends.
+
+    `proxies` are addresses and networks whose `X-Forwarded-For` is believed. Raises
+    `InvalidRequest` for what is none.
+    """
     import uvicorn
 
+    known = Proxies(proxies)
     configuration = uvicorn.Config(
-        app,
+        BehindProxies(app, known),
         http="h11",
         ws="none",
         lifespan="off",
@@ -100,7 +111,7 @@ async def answer_at(
     configuration.load()
     server.lifespan = configuration.lifespan_class(configuration)
     server.servers = []
-    listener = _listen(server, listening, bounds or Bounds.of_process())
+    listener = _listen(server, listening, bounds or Bounds.of_process(), known)
     serving = asyncio.create_task(server.main_loop(), name="http")
 
     async def end() -> None:
@@ -112,19 +123,22 @@ async def answer_at(
     stack.push_async_callback(end)
 
 
-def _listen(server: "uvicorn.Server", listening: socket.socket, bounds: Bounds) -> Listener:
+def _listen(
+    server: "uvicorn.Server", listening: socket.socket, bounds: Bounds, proxies: Proxies
+) -> Listener:
     """Accept connections of a server.
 
     Not uvicorn's own: that counts nobody before the end of a handshake, which may take a minute.
     """
-    from herdbook.http_connection import Connection, Places
+    from herdbook.http_connection import Connection
 
-    places, loop = Places(bounds.of_address_max), asyncio.get_running_loop()
+    loop = asyncio.get_running_loop()
 
-    def accept() -> "tuple[asyncio.Protocol, asyncio.Future[None]]":
+    def accept() -> Accepted:
         ended: asyncio.Future[None] = loop.create_future()
         state = {"server_state": server.server_state, "app_state": server.lifespan.state}
-        return Connection(places, bounds.head_s, ended, config=server.config, **state), ended
+        made = Connection(bounds.head_s, ended, config=server.config, **state)
+        return Accepted(made, ended, ended)
 
     listening.setblocking(False)
     return Listener(
@@ -132,5 +146,7 @@ def _listen(server: "uvicorn.Server", listening: socket.socket, bounds: Bounds) 
         accept,
         bounds.connections_max,
         server.config.ssl,
-        math.ceil(bounds.head_s * 1_000),
+        math.ceil(bounds.handshake_s * 1_000),
+        bounds.of_address_max,
+        proxies.know,
     )

@@ -15,6 +15,8 @@ from engine.errors import InvalidRequest
 from engine.extras import needing_cluster
 from engine.ports.clock import Clock
 from engine.ports.metrics import LATENCY_BOUNDS_S, Counter, Histogram
+from engine.transport.address import network_of
+from engine.transport.listening import share_of
 
 if TYPE_CHECKING:
     from herdbook.process_measures import ProcessMeasures
@@ -164,7 +166,7 @@ class MetricsServer:
     async def _answer(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         answered = self._open[writer] = asyncio.get_running_loop().create_future()
         try:
-            if len(self._open) <= CONNECTIONS_MAX:
+            if len(self._open) <= CONNECTIONS_MAX and self._has_room(writer):
                 async with asyncio.timeout(REQUEST_TIMEOUT_S):
                     head = await reader.readuntil(b"\r\n\r\n")
                     writer.write(self._reply(head))
@@ -176,6 +178,11 @@ class MetricsServer:
             del self._open[writer]
             writer.close()
             answered.set_result(None)
+
+    def _has_room(self, writer: asyncio.StreamWriter) -> bool:
+        """Whether its address has no more than a share, so that it keeps no other one out."""
+        address = _address(writer)
+        return sum(_address(each) == address for each in self._open) <= share_of(CONNECTIONS_MAX)
 
     def _reply(self, head: bytes) -> bytes:
         method, _, rest = head.partition(b" ")
@@ -189,6 +196,11 @@ class MetricsServer:
         body = self._metrics.text()
         reply = _response(b"200 OK", body, CONTENT_TYPE_LATEST)
         return reply if method == b"GET" else reply[: -len(body)]
+
+
+def _address(writer: asyncio.StreamWriter) -> str:
+    peer = writer.get_extra_info("peername")
+    return network_of(str(peer[0])) if peer else ""
 
 
 def _response(status: bytes, body: bytes, kind: str) -> bytes:

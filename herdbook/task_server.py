@@ -59,7 +59,7 @@ from engine.transport.security import Security
 from herd.store import AsyncHerd
 from herdbook.access.auditing import configured_audit
 from herdbook.access.opening import users_door, users_in
-from herdbook.access.web_logins import StoreLogins
+from herdbook.access.web_logins import FileUsers, StoreLogins
 from herdbook.finding import find, is_cluster, open_store
 from herdbook.http.gate import Gate
 from herdbook.http.settings import WebSettings
@@ -107,6 +107,13 @@ class TaskServerSettings:
     """Commands that list the nodes of roll-outs, by the names that documents give them."""
     on_alarm: tuple[str, ...] = ()
     """A command for each alarm of roll-outs; empty: none."""
+    proxies: tuple[str, ...] = ()
+    """Addresses and networks whose `X-Forwarded-For` is believed."""
+
+    @property
+    def tls(self) -> tuple[Path | None, Path | None]:
+        """The certificate and its key."""
+        return self.certificate, self.private_key
 
 
 @dataclass(frozen=True, slots=True)
@@ -189,7 +196,7 @@ async def serve_tasks(
             relay=relay,
             names=_names(settings),
         )
-        await answer_at(stack, app, listening, settings.certificate, settings.private_key)
+        await answer_at(stack, app, listening, *settings.tls, proxies=settings.proxies)
         started(address)
         await ended.wait()
 
@@ -326,7 +333,7 @@ def _doorkeeper(
 ) -> Doorkeeper:
     """Who is let in at HTTP: those of the file, else the store's users, else everybody."""
     if settings.users:
-        return Logins((*settings.users, owner) if owner is not None else settings.users)
+        door = UserDoor(FileUsers(settings.users), configured_audit(_WHERE), _WHERE, Guesses(clock))
     if door is None:
         return Logins()
     web, rng = WebSettings(open=settings.insecure), random.SystemRandom()

@@ -65,7 +65,10 @@ class Logins:
         """Who asks, by the header `Authorization`; None: nobody who is known."""
         if self.open:
             return Asking()
-        name, password = credentials(authorization or "")
+        return self.find(*credentials(authorization or ""))
+
+    def find(self, name: str, password: str) -> Asking | None:
+        """Who has that name and that password; None: nobody."""
         known, admin = self._users.get(name, (_NOBODY, False))
         right = hmac.compare_digest(_digest(password), known)
         return Asking(name, admin, (name,)) if right and name in self._users else None

@@ -1,7 +1,11 @@
 """The slowing down of those who guess passwords, whatever door they do it at.
 
 Invariants:
-- Guesses at a user are counted when they begin: many at once are as slow as one after the other.
+- Guesses are counted when they begin: many at once are as slow as one after the other.
+- Tries at one user make nobody else wait: in the count of their address they are one every
+  `_FORGOTTEN_S`, however many they are.
+- An address that has tried too many users is given another try every `_REGAINED_S`: whoever tries
+  more slowly than that keeps nobody out.
 - Behind a proxy all have one address: what strangers do there keeps nobody out who was let in
   from there lately.
 - Tokens are not counted: nobody guesses one, and whoever has one is let in from any address.
@@ -11,17 +15,29 @@ import math
 from collections import OrderedDict
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import Final
+from typing import Final, NamedTuple
 
-from engine.errors import AccessRefused, TooManyTries
+from engine.access.scram import prepared_name
+from engine.errors import AccessRefused, InvalidRequest, TooManyTries
 from engine.ports.clock import Clock
+from engine.transport.address import network_of
 
 _FREE_TRIES: Final = 5
-_FREE_TRIES_OF_ADDRESS: Final = 25
+_FREE_USERS_OF_ADDRESS: Final = 25
 _DELAY_S_MAX: Final = 60.0
 _FORGOTTEN_S: Final = 600.0
+_REGAINED_S: Final = 10.0
 _GUESSERS_MAX: Final = 4_096
 _WELCOME_S: Final = 86_400.0
+_Key = tuple[str, str]
+
+
+class _Tries(NamedTuple):
+    """How often one user was tried from one address, when last, and when it counted there."""
+
+    times: int
+    last_s: float
+    counted_s: float = -math.inf
 
 
 class Guesses:
@@ -32,8 +48,9 @@ class Guesses:
 
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
-        self._tries: OrderedDict[tuple[str, str], tuple[int, float]] = OrderedDict()
-        self._welcome: OrderedDict[tuple[str, str], float] = OrderedDict()
+        self._tries: OrderedDict[_Key, _Tries] = OrderedDict()
+        self._users: OrderedDict[str, tuple[float, float]] = OrderedDict()
+        self._welcome: OrderedDict[_Key, float] = OrderedDict()
 
     @contextmanager
     def trying(self, peer: str, user: str) -> Iterator[None]:
@@ -45,57 +62,101 @@ class Guesses:
         if not user:
             yield
             return
-        self._count((peer, user))
+        key = _key(peer, user)
+        self._count(key)
         try:
             yield
         except AccessRefused:
-            self._count((peer, ""))
             raise
         except BaseException:
-            self._undo((peer, user))
+            self._undo(key)
             raise
-        self._right((peer, user))
+        self._right(key)
 
     def check(self, peer: str, user: str) -> None:
         """Raise `TooManyTries` for who has to wait before they try again."""
         if not user:
             return
-        now_s = self._clock.monotonic()
-        welcome = now_s - self._welcome.get((peer, user), -_WELCOME_S) < _WELCOME_S
-        for key in [(peer, user)] if welcome else [(peer, user), (peer, "")]:
-            count, last_s = self._tries.get(key, (0, now_s))
-            wait_s = math.ceil(last_s + _delay_s(count, key) - now_s)
-            if wait_s > 0:
-                raise TooManyTries(f"too many wrong logins: try again in {wait_s} s", wait_s)
+        key, now_s = _key(peer, user), self._clock.monotonic()
+        tries = self._tries.get(key, _Tries(0, now_s))
+        wait_s = tries.last_s + _delay_s(tries.times) - now_s
+        if self._counts(key, tries, now_s):
+            over = self._users_of(key[0], now_s) - _FREE_USERS_OF_ADDRESS + 1
+            wait_s = max(wait_s, round(over * _REGAINED_S, 3))
+        if wait_s > 0:
+            seconds = math.ceil(wait_s)
+            raise TooManyTries(f"too many wrong logins: try again in {seconds} s", seconds)
 
-    def _right(self, key: tuple[str, str]) -> None:
-        self._tries.pop(key, None)
+    def knows(self, peer: str, user: str) -> bool:
+        """Whether a user was let in from that address lately."""
+        return self._is_welcome(_key(peer, user), self._clock.monotonic())
+
+    def _is_welcome(self, key: _Key, now_s: float) -> bool:
+        return now_s - self._welcome.get(key, -_WELCOME_S) < _WELCOME_S
+
+    def _counts(self, key: _Key, tries: _Tries, now_s: float) -> bool:
+        """Whether another try is one more in the count of its address."""
+        return now_s - tries.counted_s >= _FORGOTTEN_S and not self._is_welcome(key, now_s)
+
+    def _users_of(self, address: str, now_s: float) -> float:
+        """How many users an address has tried, less those that it was given again."""
+        count, at_s = self._users.get(address, (0.0, now_s))
+        return max(0.0, count - (now_s - at_s) / _REGAINED_S)
+
+    def _right(self, key: _Key) -> None:
+        self._uncount(self._tries.pop(key, None), key)
         self._welcome.pop(key, None)
         self._welcome[key] = self._clock.monotonic()
         while len(self._welcome) > _GUESSERS_MAX:
             self._welcome.popitem(last=False)
 
-    def _undo(self, key: tuple[str, str]) -> None:
+    def _undo(self, key: _Key) -> None:
         """The last try counts no more: it was not answered."""
-        count, last_s = self._tries.get(key, (0, 0.0))
-        if count > 1:
-            self._tries[key] = (count - 1, last_s)
+        tries = self._tries.get(key)
+        if tries is not None and tries.times > 1:
+            self._tries[key] = tries._replace(times=tries.times - 1)
         else:
-            self._tries.pop(key, None)
+            self._uncount(self._tries.pop(key, None), key)
 
-    def _count(self, key: tuple[str, str]) -> None:
+    def _count(self, key: _Key) -> None:
         now_s = self._clock.monotonic()
-        count, last_s = self._tries.pop(key, (0, now_s))
-        if now_s - last_s > _FORGOTTEN_S:
-            count = 0
-        self._tries[key] = (count + 1, now_s)
+        tries = self._tries.pop(key, _Tries(0, now_s))
+        if now_s - tries.last_s > _FORGOTTEN_S:
+            tries = _Tries(0, now_s)
+        counted_s = tries.counted_s
+        if self._counts(key, tries, now_s):
+            self._add(key[0], 1.0)
+            counted_s = now_s
+        self._tries[key] = _Tries(tries.times + 1, now_s, counted_s)
         while len(self._tries) > _GUESSERS_MAX:
             self._tries.popitem(last=False)
 
+    def _uncount(self, tries: _Tries | None, key: _Key) -> None:
+        """What was no wrong try after all counts at its address no more."""
+        if tries is not None and tries.counted_s > -math.inf:
+            self._add(key[0], -1.0)
 
-def _delay_s(count: int, key: tuple[str, str]) -> float:
-    """How long after the last one of so many tries the next one may come."""
-    over = count - (_FREE_TRIES if key[1] else _FREE_TRIES_OF_ADDRESS)
+    def _add(self, address: str, count: float) -> None:
+        now_s = self._clock.monotonic()
+        left = self._users_of(address, now_s) + count
+        self._users.pop(address, None)
+        if left > 0:
+            self._users[address] = (left, now_s)
+        while len(self._users) > _GUESSERS_MAX:
+            self._users.popitem(last=False)
+
+
+def _key(peer: str, user: str) -> _Key:
+    """One key for all spellings of a name: who spells it otherwise is given no tries for that."""
+    try:
+        return network_of(peer), prepared_name(user)
+    except InvalidRequest:
+        return network_of(peer), user
+
+
+def _delay_s(count: int) -> float:
+    """How long after the last one of so many tries at a user the next one may come."""
+    over = count - _FREE_TRIES
     if over < 0:
         return 0.0
     return min(_DELAY_S_MAX, 2.0 ** min(over, 10))

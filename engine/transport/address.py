@@ -105,6 +105,23 @@ def is_loopback(host: str) -> bool:
         return host == "localhost"
 
 
+def network_of(host: str) -> str:
+    """What counts as one address where shares are counted: of IPv6 the /64, which one has whole.
+
+    >>> network_of("10.0.0.7"), network_of("::ffff:10.0.0.7"), network_of("2001:db8::1:2:3:4")
+    ('10.0.0.7', '10.0.0.7', '2001:db8::/64')
+    """
+    try:
+        found = ipaddress.ip_address(host.partition("%")[0])
+    except ValueError:
+        return host
+    if isinstance(found, ipaddress.IPv4Address):
+        return host
+    if found.ipv4_mapped is not None:
+        return str(found.ipv4_mapped)
+    return str(ipaddress.IPv6Network((int(found), 64), strict=False))
+
+
 def tls_reason(error: ssl.SSLError) -> str:
     """What went wrong in TLS, in words."""
     if isinstance(error, ssl.SSLCertVerificationError):

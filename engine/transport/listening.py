@@ -3,6 +3,8 @@
 Invariants:
 - No more sockets are open at once than allowed, those included that never finish, or never begin,
   TLS; one more is hung up on at once. So strangers never use up the files that a journal needs.
+- No address has more than its share of them, counted from accept on too; so one address never shuts
+  the port for the others. Who is known to be a part of the cluster is not counted there any more.
 - A connection is handed out only after its TLS handshake.
 """
 
@@ -10,19 +12,43 @@ import asyncio
 import errno
 import socket
 import ssl
+from collections import Counter
 from collections.abc import Callable
 from functools import partial
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 from engine.errors import InvalidRequest
-from engine.transport.address import join_host_port
+from engine.transport.address import join_host_port, network_of
 
 _KEEPALIVE: Final = (("TCP_KEEPIDLE", 60), ("TCP_KEEPINTVL", 15), ("TCP_KEEPCNT", 4))
 _NO_ROOM: Final = (errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM)
 _REST_S: Final = 0.1
+_SHARE: Final = 4
+"""One address has a quarter of the sockets."""
 
-Accept = Callable[[], tuple[asyncio.Protocol, "asyncio.Future[None]"]]
-"""Makes the protocol of one more connection, and what is done when that connection has ended."""
+
+class Accepted(NamedTuple):
+    """One more connection. `ended` is done when it has ended.
+
+    `shared` is done when it counts no more in the share of its address: it has ended, or it is a
+    part of the cluster.
+    """
+
+    protocol: asyncio.Protocol
+    ended: "asyncio.Future[None]"
+    shared: "asyncio.Future[None]"
+
+
+Accept = Callable[[], Accepted]
+
+
+def share_of(sockets_max: int) -> int:
+    """How many of so many sockets one address may have."""
+    return max(1, sockets_max // _SHARE)
+
+
+def _no_address(host: str) -> bool:
+    return False
 
 
 class Listener:
@@ -35,8 +61,10 @@ class Listener:
         sockets_max: int,
         context: ssl.SSLContext | None,
         handshake_timeout_ms: int,
+        of_address_max: int,
+        without_share: Callable[[str], bool] = _no_address,
     ) -> None:
-        assert sockets_max > 0
+        assert sockets_max > 0 and of_address_max > 0
         self.port = int(end.getsockname()[1])
         self._loop = asyncio.get_running_loop()
         self._end = end
@@ -44,7 +72,11 @@ class Listener:
         self._sockets_max = sockets_max
         self._context = context
         self._handshake_s = handshake_timeout_ms / 1000 if context is not None else None
+        self._of_address_max = of_address_max
+        self._without_share = without_share
         self._open: dict[asyncio.Future[None], None] = {}
+        self._sharing: dict[asyncio.Future[None], str] = {}
+        self._taken: Counter[str] = Counter()
         self._handshakes: set[asyncio.Task[None]] = set()
         self._task = self._loop.create_task(self._run())
 
@@ -63,25 +95,38 @@ class Listener:
     async def _run(self) -> None:
         while True:
             try:
-                end, _ = await self._loop.sock_accept(self._end)
+                end, peer = await self._loop.sock_accept(self._end)
             except OSError as error:
                 # Else it was the other side that gave up before it was its turn.
                 await asyncio.sleep(_REST_S if error.errno in _NO_ROOM else 0)
                 continue
-            if len(self._open) < self._sockets_max:
-                self._begin(end)
+            address = self._address(peer)
+            if len(self._open) < self._sockets_max and self._has_room(address):
+                self._begin(end, address)
             else:
                 end.close()
             # Whoever dials without end keeps nobody else waiting.
             await asyncio.sleep(0)
 
-    def _begin(self, end: socket.socket) -> None:
-        protocol, ended = self._accept()
-        self._open[ended] = None
-        ended.add_done_callback(self._forget)
-        handshake = self._loop.create_task(self._shake_hands(end, protocol))
+    def _address(self, peer: Any) -> str:
+        """Whose share a connection counts in; "": nobody's."""
+        host = str(peer[0]) if isinstance(peer, tuple) else ""
+        return "" if self._without_share(host) else network_of(host)
+
+    def _has_room(self, address: str) -> bool:
+        return not address or self._taken[address] < self._of_address_max
+
+    def _begin(self, end: socket.socket, address: str) -> None:
+        accepted = self._accept()
+        self._open[accepted.ended] = None
+        accepted.ended.add_done_callback(self._forget)
+        if address:
+            self._taken[address] += 1
+            self._sharing[accepted.shared] = address
+            accepted.shared.add_done_callback(self._give_back)
+        handshake = self._loop.create_task(self._shake_hands(end, accepted.protocol))
         self._handshakes.add(handshake)
-        handshake.add_done_callback(partial(self._over, end, ended))
+        handshake.add_done_callback(partial(self._over, end, accepted))
 
     async def _shake_hands(self, end: socket.socket, protocol: asyncio.Protocol) -> None:
         await self._loop.connect_accepted_socket(
@@ -89,14 +134,15 @@ class Listener:
         )
 
     def _over(
-        self, end: socket.socket, ended: "asyncio.Future[None]", handshake: "asyncio.Task[None]"
+        self, end: socket.socket, accepted: Accepted, handshake: "asyncio.Task[None]"
     ) -> None:
         self._handshakes.discard(handshake)
         failure = None if handshake.cancelled() else handshake.exception()
         if failure is None and not handshake.cancelled():
             return
         # Nobody else tells of the end of what was never handed out.
-        self._forget(ended)
+        self._forget(accepted.ended)
+        self._give_back(accepted.shared)
         end.close()
         if failure is not None and not isinstance(failure, OSError):
             told = {"message": "a connection could not be served", "exception": failure}
@@ -104,6 +150,14 @@ class Listener:
 
     def _forget(self, ended: "asyncio.Future[None]") -> None:
         self._open.pop(ended, None)
+
+    def _give_back(self, shared: "asyncio.Future[None]") -> None:
+        address = self._sharing.pop(shared, "")
+        if not address:
+            return
+        self._taken[address] -= 1
+        if not self._taken[address]:
+            del self._taken[address]
 
 
 async def listen_tcp(
@@ -115,8 +169,9 @@ async def listen_tcp(
     context: ssl.SSLContext | None = None,
     handshake_timeout_ms: int,
     backlog: int,
+    of_address_max: int | None = None,
 ) -> Listener:
-    """Listen at a port (0: a free one).
+    """Listen at a port (0: a free one). One address has `of_address_max` sockets; None: a quarter.
 
     Raises `InvalidRequest` for a place where one cannot listen.
     """
@@ -126,7 +181,8 @@ async def listen_tcp(
         end = _bound(found[0][0], found[0][4], backlog)
     except OSError as error:
         raise InvalidRequest(f"cannot listen at {join_host_port(host, port)}: {error}") from error
-    return Listener(end, accept, sockets_max, context, handshake_timeout_ms)
+    share = share_of(sockets_max) if of_address_max is None else of_address_max
+    return Listener(end, accept, sockets_max, context, handshake_timeout_ms, share)
 
 
 def _bound(family: int, place: Any, backlog: int) -> socket.socket:

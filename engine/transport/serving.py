@@ -40,6 +40,7 @@ from engine.transport.frames import (
     encode_greeting,
 )
 from engine.transport.greeting import LOGIN, LoginGreeting, ServerGreeting, token_of
+from engine.transport.listening import Accepted
 from engine.transport.security import NO_SECURITY, Security
 
 _LINGER_S: Final = 1.0
@@ -88,10 +89,10 @@ class ConnectionServer(Generic[ConnectionT]):
         """The protocol of one more connection, for `loop.create_server` and its like."""
         return self._connect().wire
 
-    def accept_counted(self) -> tuple[FramedConnection, "asyncio.Future[None]"]:
-        """The same for a `Listener`, with what is done when the connection has ended."""
+    def accept_counted(self) -> Accepted:
+        """The same for a `Listener`."""
         connection = self._connect()
-        return connection.wire, connection.ended
+        return Accepted(connection.wire, connection.ended, connection.shared)
 
     @property
     def sockets_max(self) -> int:
@@ -157,6 +158,8 @@ class ServedConnection:
             frame_bytes_max=GREETING_BYTES_MAX,
         )
         self.ended: asyncio.Future[None] = self._loop.create_future()
+        self.shared: asyncio.Future[None] = self._loop.create_future()
+        """Done once it is a part of the cluster, or has ended: see `Accepted`."""
         self.caller = BY_ANYBODY
         """Who is at the other end, once they are welcome."""
         self._greeting = server.greeting()
@@ -208,6 +211,11 @@ class ServedConnection:
         finally:
             self._server.connections.pop(self, None)
             self.ended.set_result(None)
+            self._share_no_more()
+
+    def _share_no_more(self) -> None:
+        if not self.shared.done():
+            self.shared.set_result(None)
 
     def _end_with(self, error: EngineError) -> None:
         """Tell the peer what is wrong, then hear nothing more of it."""
@@ -315,6 +323,8 @@ class ServedConnection:
         self.wire.send(Kind.WELCOME, encode_greeting(told | said))
         if caller.passing:
             self._look_soon()
+        else:
+            self._share_no_more()
 
     def _look_soon(self) -> None:
         def look() -> None:

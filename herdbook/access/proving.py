@@ -1,14 +1,16 @@
-"""Threads in which passwords are looked at: a small pool for a whole process.
+"""Threads in which passwords are looked at, and whose turn it is.
 
 To look at one takes milliseconds by design, and strangers decide how often it is done.
 
 Invariants:
 - However many passwords wait to be looked at, nothing but other passwords waits for them.
+- No more wait than may, and none for long: one more is refused at once.
 """
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import AsyncIterator, Callable
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import asynccontextmanager
 from typing import Final, TypeVar
 
 R = TypeVar("R")
@@ -22,3 +24,42 @@ class PasswordThreads:
     async def run(self, work: Callable[[], R]) -> R:
         """Run a function in one of the threads, and wait for its result."""
         return await asyncio.get_running_loop().run_in_executor(_THREADS, work)
+
+
+class TooManyWait(Exception):
+    """No more may wait for their turn, or it did not come in time. Try again in a moment."""
+
+
+class Turns:
+    """Lets `at_once` do something at a time, and `waiting_max` more wait, none over `wait_s`."""
+
+    def __init__(self, at_once: int, waiting_max: int, wait_s: float) -> None:
+        assert at_once > 0 and waiting_max >= 0 and wait_s > 0
+        self._free = asyncio.Semaphore(at_once)
+        self._waiting_max = waiting_max
+        self._waiting = 0
+        self._wait_s = wait_s
+
+    @asynccontextmanager
+    async def turn(self) -> AsyncIterator[None]:
+        """A block for one of them. Raises `TooManyWait`."""
+        if not self._free.locked():
+            await self._free.acquire()
+        else:
+            await self._wait()
+        try:
+            yield
+        finally:
+            self._free.release()
+
+    async def _wait(self) -> None:
+        if self._waiting >= self._waiting_max:
+            raise TooManyWait("too many passwords wait to be looked at")
+        self._waiting += 1
+        try:
+            async with asyncio.timeout(self._wait_s):
+                await self._free.acquire()
+        except TimeoutError:
+            raise TooManyWait("passwords are looked at too slowly") from None
+        finally:
+            self._waiting -= 1

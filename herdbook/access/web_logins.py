@@ -1,9 +1,11 @@
-"""Users of a store at the broker's own HTTP: by HTTP Basic, or by a bearer token.
+"""Users of a store, or of a file, at the broker's own HTTP: by HTTP Basic, or by a bearer token.
 
 Invariants:
 - Who comes without either is let in only while the store has no users.
 - Logins go through the gate of a node's HTTP: who guesses waits, and refusals are noted.
 """
+
+from collections.abc import Iterable
 
 from starlette.requests import Request
 from starlette.responses import Response
@@ -11,9 +13,48 @@ from starlette.responses import Response
 from broker.access import Asking
 from broker.errors import BrokerUnavailable
 from broker.http.logins import Logins, User
-from engine.errors import EngineError
+from engine.access.principal import Grant, Principal
+from engine.access.scram import NOT_PROVED, ScramVerifier
+from engine.errors import AccessRefused, EngineError
 from herdbook.http.errors import HttpError
 from herdbook.http.gate import Gate
+
+
+class FileUsers:
+    """An `engine.access.port.Authenticator` over the users of a file, who have no tokens.
+
+    Who is no administrator has the tenant of their name.
+    """
+
+    def __init__(self, users: Iterable[User]) -> None:
+        self._logins = Logins(users)
+
+    async def anonymous(self) -> Principal:
+        """See `Authenticator`."""
+        raise AccessRefused("log in: this server has users")
+
+    async def password(self, user: str, password: str) -> Principal:
+        """See `Authenticator`."""
+        found = self._logins.find(user, password)
+        if found is None:
+            raise AccessRefused(NOT_PROVED)
+        return Principal(user, found.admin, (Grant("tenant", user, "write"),))
+
+    async def token(self, token: str) -> Principal:
+        """See `Authenticator`."""
+        raise AccessRefused("users of a file have no tokens")
+
+    async def scram(self, user: str) -> ScramVerifier:
+        """See `Authenticator`."""
+        raise AccessRefused("users of a file log in over HTTP alone")
+
+    async def principal(self, user: str) -> Principal:
+        """See `Authenticator`."""
+        raise AccessRefused("users of a file have no sessions")
+
+    async def session(self, user: str) -> str:
+        """See `Authenticator`."""
+        raise AccessRefused("users of a file have no sessions")
 
 
 class StoreLogins:

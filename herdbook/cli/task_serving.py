@@ -47,6 +47,12 @@ OnAlarm = Annotated[
     str,
     typer.Option(help="A command for each alarm of roll-outs, as JSON on its standard input."),
 ]
+Proxy = Annotated[
+    list[str] | None,
+    typer.Option(
+        help="The address or network of a proxy whose X-Forwarded-For is believed. Repeat it."
+    ),
+]
 
 
 def serve(
@@ -62,6 +68,7 @@ def serve(
     private_key: PrivateKey = None,
     discover: Discover = None,
     on_alarm: OnAlarm = "",
+    proxy: Proxy = None,
     url: Url = None,
 ) -> None:
     """Serve the HTTP interfaces of a folder's broker, or as a broker of a cluster."""
@@ -83,6 +90,7 @@ def serve(
             lease_ms,
             _commands(discover),
             _words(on_alarm),
+            tuple(proxy or ()),
         )
         await serve_tasks(url, settings, lambda at: typer.echo(f"the broker serves at {at}"))
 

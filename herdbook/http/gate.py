@@ -8,6 +8,8 @@ Invariants:
   origin is looked at first, and a session's changes carry a token that only our own page knows.
 - A name that we are not served by is refused, so that no other site's name can come to mean us.
 - What somebody may is asked for again within seconds: what is revoked ends.
+- Few passwords are looked at at a time, and few wait for that. Users who were let in from their
+  address lately have turns of their own, which strangers cannot take.
 """
 
 import asyncio
@@ -29,9 +31,11 @@ from engine.access.audit import NO_AUDIT, Audit
 from engine.access.guesses import Guesses
 from engine.access.port import Authenticator
 from engine.access.principal import EVERYBODY, Principal
+from engine.access.scram import NOT_PROVED
 from engine.errors import AccessRefused, TooManyTries
 from engine.ports.clock import Clock
 from engine.transport.address import is_loopback
+from herdbook.access.proving import TooManyWait, Turns
 from herdbook.http.errors import HttpError
 from herdbook.http.routes import Need
 from herdbook.http.sessions import COOKIE, Session, Sessions
@@ -41,6 +45,11 @@ from herdbook.http.transfers import Transfers
 TOKEN_HEADER: Final = "X-Herdbook-Token"
 _ANSWER_AGE_S: Final = 2.0
 _ANSWERS_MAX: Final = 4_096
+_JUDGED_AT_ONCE: Final = 8
+_WAITING_MAX: Final = 64
+_WAITING_S: Final = 5.0
+_BUSY_S: Final = 2
+"""In this time as many as may wait have had their turn."""
 _NOTED: Final = "herdbook.noted"
 _PERHAPS: Final = (500, 504)
 _OUR_SITES: Final = ("same-origin", "none")
@@ -75,6 +84,8 @@ class Gate:
         self.sessions = Sessions(settings, clock, rng)
         self.guesses = guesses or Guesses(clock)
         self.transfers = Transfers(settings, clock)
+        self._turns_of_strangers = Turns(_JUDGED_AT_ONCE, _WAITING_MAX, _WAITING_S)
+        self._turns_of_known = Turns(_JUDGED_AT_ONCE, _WAITING_MAX, _WAITING_S)
         self._clock = clock
         self._key = rng.randbytes(32)
         self._known: OrderedDict[tuple[bytes, int, str], None] = OrderedDict()
@@ -126,7 +137,7 @@ class Gate:
     # Who asks
 
     async def caller(self, request: Request) -> Caller:
-        """Who asks. Raises `HttpError` 401 or 429, and `Unavailable` where nobody can tell."""
+        """Who asks. Raises `HttpError` 401, 429 or 503, and `Unavailable` where nobody can tell."""
         header = request.headers.get("authorization")
         if header is not None:
             return Caller(await self._by_header(header, peer_of(request), request))
@@ -151,11 +162,11 @@ class Gate:
         return Caller(anybody)
 
     async def login(self, user: str, password: str, peer: str) -> Principal:
-        """A user by password. Raises as `caller`."""
+        """A user by password. Raises `AccessRefused`, and as `caller`."""
         if self.authenticator is None:
             return EVERYBODY
-        authenticator = self.authenticator
-        return await self._proved(user, peer, lambda: authenticator.password(user, password))
+        ask = partial(self.authenticator.password, user, password)
+        return await self._judged(user, peer, lambda: self._proved(user, peer, ask))
 
     async def _by_header(self, header: str, peer: str, request: Request) -> Principal:
         if self.authenticator is None:
@@ -164,18 +175,17 @@ class Gate:
         authenticator = self.authenticator
         if scheme.lower() == "basic":
             user, password = _credentials(value)
-            ask: Callable[[], Awaitable[Principal]] = partial(
-                authenticator.password, user, password
-            )
+            show: Callable[[], Awaitable[Principal]] = partial(self.login, user, password, peer)
         elif scheme.lower() == "bearer" and value.strip():
-            # Nobody guesses a token: only who tries many of them has to wait.
-            user, ask = "", partial(authenticator.token, value.strip())
+            # Nobody guesses a token.
+            ask = partial(authenticator.token, value.strip())
+            user, show = "", partial(self._judged, "", peer, ask)
         else:
             raise unknown(request)
         # Not kept as it came: what is in memory should let nobody in.
         key = hmac.digest(self._key, header.encode("utf-8", "surrogatepass"), "sha256")
         try:
-            principal = await self._lately(key, lambda: self._proved(user, peer, ask))
+            principal = await self._lately(key, show)
         except AccessRefused:
             raise unknown(request) from None
         self._came(key, principal, "log in" if user else "log in by token", peer)
@@ -194,10 +204,32 @@ class Gate:
     async def _proved(
         self, user: str, peer: str, ask: Callable[[], Awaitable[Principal]]
     ) -> Principal:
-        """What somebody is who proves it; tries in vain become ever slower."""
-        try:
+        """Who proves a password; tries in vain become ever slower."""
+        if not user:
+            raise AccessRefused(NOT_PROVED)
+        # Who has to wait takes no turn of others.
+        self.guesses.check(peer, user)
+        known = self.guesses.knows(peer, user)
+        turns = self._turns_of_known if known else self._turns_of_strangers
+        async with turns.turn():
             with self.guesses.trying(peer, user):
                 return await ask()
+
+    async def _judged(
+        self, user: str, peer: str, ask: Callable[[], Awaitable[Principal]]
+    ) -> Principal:
+        """What somebody is; the audit hears of who is refused, or has to wait."""
+        try:
+            return await ask()
+        except TooManyWait as error:
+            self.audit.note(user, "log in", "http", allowed=False, why=str(error), peer=peer)
+            raise HttpError(
+                503,
+                "too_many_logins",
+                "too many log in at once",
+                remedy=f"try again in {_BUSY_S} s",
+                retry_s=_BUSY_S,
+            ) from None
         except TooManyTries as error:
             self.audit.note(user, "log in", "http", allowed=False, why=str(error), peer=peer)
             raise HttpError(

@@ -50,7 +50,8 @@ class HttpServerSettings:
     """Where it listens, and whom it serves.
 
     `advertise` is the url by which others call it, `name` what the console calls the store; "":
-    the last part of its url. What else there is stands in `web`.
+    the last part of its url. `proxies` are addresses and networks whose `X-Forwarded-For` is
+    believed. What else there is stands in `web`.
     """
 
     listen: str = "127.0.0.1:7380"
@@ -59,7 +60,13 @@ class HttpServerSettings:
     certificate: Path | None = None
     private_key: Path | None = None
     insecure: bool = False
+    proxies: tuple[str, ...] = ()
     web: WebSettings = field(default_factory=WebSettings)
+
+    @property
+    def tls(self) -> tuple[Path | None, Path | None]:
+        """The certificate and its key."""
+        return self.certificate, self.private_key
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,7 +118,7 @@ async def serve_http(
             metrics=getattr(metrics, "text", None),
             lacking=lacking,
         )
-        await answer_at(stack, app, listening, settings.certificate, settings.private_key)
+        await answer_at(stack, app, listening, *settings.tls, proxies=settings.proxies)
         if started is not None:
             once = settings.web.once
             started(Served(address, f"{address}{_LOGIN}{once}" if once else ""))

@@ -2,7 +2,8 @@
 
 Invariants:
 - A session's cookie is drawn at random and kept as a digest: what is kept lets nobody in.
-- There are never more sessions than there may be: the one used longest ago goes.
+- There are never more sessions than there may be: the one used longest ago goes. Nor has one user
+  more than may be theirs: the one of theirs used longest ago goes, and nobody else's.
 """
 
 import hashlib
@@ -57,10 +58,16 @@ class Sessions:
     def begin(self, principal: Principal, *, ticket: bool = False) -> str:
         """Log somebody in; the cookie's value."""
         cookie, now_s = drawn(self._rng), self._clock.monotonic()
+        self._make_room(principal.name)
         self._known[_digest(cookie)] = Session(principal, drawn(self._rng), ticket, now_s, now_s)
         while len(self._known) > self._settings.sessions_max:
             self._known.popitem(last=False)
         return cookie
+
+    def _make_room(self, user: str) -> None:
+        own = [key for key, session in self._known.items() if session.principal.name == user]
+        for key in own[: max(0, len(own) + 1 - self._settings.sessions_of_user_max)]:
+            del self._known[key]
 
     def find(self, cookie: str) -> Session | None:
         """The session of a cookie, which counts as used now; None if there is none any more."""

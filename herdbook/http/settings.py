@@ -16,8 +16,9 @@ class WebSettings:
     An answer has `request_timeout_ms`, where an object goes in from its last piece on.
     `names` are the names by which it is reached, besides addresses and localhost: a request for
     another host is refused. `secure`: cookies are for TLS alone. `open_metrics`: /metrics answers
-    without a login. A session ends `session_age_ms` after its login, and `session_idle_ms` after
-    its last request. `transfers_max` bounds objects that are going in or out at a time; one has
+    without a login. There are at most `sessions_max` sessions of browsers, `sessions_of_user_max`
+    of one user; one ends `session_age_ms` after its login, and `session_idle_ms` after its last
+    request. `transfers_max` bounds objects that are going in or out at a time; one has
     `transfer_grace_ms`, and what its bytes take at `transfer_bytes_a_second`; it ends when nothing
     moves for `transfer_idle_ms`. `incoming_bytes_max` bounds what all that go in hold in memory
     before it is stored: who finds no room waits as long. `once` is a ticket that logs in one time,
@@ -32,6 +33,7 @@ class WebSettings:
     bounds: HttpSettings = field(default_factory=HttpSettings)
     request_timeout_ms: int = 330_000
     sessions_max: int = 1_000
+    sessions_of_user_max: int = 64
     session_age_ms: int = 12 * 60 * 60 * 1_000
     session_idle_ms: int = 60 * 60 * 1_000
     object_bytes_max: int = 1024 * GIB
@@ -44,6 +46,7 @@ class WebSettings:
     once_ms: int = 10 * 60 * 1_000
 
     def __post_init__(self) -> None:
-        assert self.sessions_max > 0 and self.transfers_max > 0
+        assert self.sessions_max > 0 and self.sessions_of_user_max > 0
+        assert self.transfers_max > 0
         assert 0 < self.session_idle_ms <= self.session_age_ms
         assert self.transfer_bytes_a_second > 0

@@ -16,6 +16,7 @@ from engine.folder.naming import refuse_url
 from engine.metadata.cluster_url import SCHEME, parse_url
 from engine.ports.system_latency import CpuLatency
 from engine.transport.address import is_loopback, parse_host_port
+from herdbook.http_proxies import Proxies
 from herdbook.node.reading import KEYS, gather
 from herdbook.node.settings import (
     EVERYWHERE,
@@ -66,6 +67,7 @@ def check(settings: NodeSettings) -> list[str]:
         _certificates,
         _addresses,
         _doors,
+        _proxies,
         _limits,
         _processors,
     )
@@ -242,6 +244,17 @@ def _doors(settings: NodeSettings) -> Iterator[str]:
                 f"{key}: whoever reaches {address} could write: give {remedy}, listen at "
                 "127.0.0.1, or say insecure = true"
             )
+
+
+def _proxies(settings: NodeSettings) -> Iterator[str]:
+    for key, named in (
+        ("broker.proxies", settings.broker.proxies),
+        ("http.proxies", settings.http.proxies),
+    ):
+        try:
+            Proxies(named)
+        except InvalidRequest as error:
+            yield f"{key}: {error}"
 
 
 def _limits(settings: NodeSettings) -> Iterator[str]:

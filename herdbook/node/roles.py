@@ -222,6 +222,7 @@ async def _broker(service: Service) -> None:
         lease_ms=table.lease_ms,
         discover=table.discover,
         on_alarm=table.on_alarm,
+        proxies=table.proxies,
     )
     async with _opened(service) as opened:
         await serve_tasks(
@@ -247,6 +248,7 @@ async def _http(service: Service) -> None:
         certificate=Path(table.certificate) if table.certificate else None,
         private_key=Path(table.private_key) if table.private_key else None,
         insecure=settings.insecure,
+        proxies=table.proxies,
         web=WebSettings(names=table.hosts, open_metrics=table.open_metrics, once=service.once),
     )
     async with _opened(service) as opened:

@@ -98,6 +98,8 @@ class BrokerTable(Table, frozen=True):
     lease_ms: Annotated[int, Meta(ge=500)] = 10_000
     discover: dict[str, tuple[str, ...]] = {}
     on_alarm: tuple[str, ...] = ()
+    proxies: tuple[str, ...] = ()
+    """Addresses and networks of proxies whose X-Forwarded-For is believed."""
 
 
 class HttpTable(Table, frozen=True):
@@ -107,6 +109,8 @@ class HttpTable(Table, frozen=True):
     advertise: str = ""
     hosts: tuple[str, ...] = ()
     """Names that browsers may call this server by, beside its own address."""
+    proxies: tuple[str, ...] = ()
+    """Addresses and networks of proxies whose X-Forwarded-For is believed."""
     certificate: File = ""
     private_key: File = ""
     open_metrics: bool = False

@@ -13,7 +13,8 @@ from engine.ledger.measures import ClientMeasures
 from engine.ports.clock import SystemClock
 from engine.ports.metrics import NO_METRICS
 from engine.transport.contract import Status
-from herdbook.metrics import MetricsServer, PrometheusMetrics
+from engine.transport.listening import share_of
+from herdbook.metrics import CONNECTIONS_MAX, MetricsServer, PrometheusMetrics
 from herdbook.process_measures import process_measured
 
 
@@ -98,6 +99,24 @@ async def test_a_scrape_shows_the_text_and_other_requests_are_told_so() -> None:
         assert (await ask(server.port, b"POST /metrics HTTP/1.1\r\n\r\n"))[9:12] == b"405"
         assert await ask(server.port, b"x" * 100_000) == b""
     finally:
+        await server.close()
+
+
+async def test_one_address_that_says_nothing_keeps_no_other_one_from_metrics() -> None:
+    server = await MetricsServer.start(PrometheusMetrics(), "127.0.0.1:0", SystemClock())
+    silent = [await asyncio.open_connection("127.0.0.1", server.port) for _ in range(50)]
+    try:
+        for reader, _ in silent[share_of(CONNECTIONS_MAX) :]:
+            assert await reader.read() == b""
+        reader, writer = await asyncio.open_connection(
+            "127.0.0.1", server.port, local_addr=("127.0.0.2", 0)
+        )
+        writer.write(b"GET /metrics HTTP/1.1\r\n\r\n")
+        assert (await reader.read()).startswith(b"HTTP/1.1 200 ")
+        writer.close()
+    finally:
+        for _, end in silent:
+            end.close()
         await server.close()
 
 

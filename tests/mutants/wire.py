@@ -246,8 +246,8 @@ DIALING_MUTANTS: Final = (
         "strangers-are-not-counted",
         "what is accepted is counted from then on, TLS or not",
         _LISTENING,
-        "            if len(self._open) < self._sockets_max:\n",
-        "            if self._sockets_max:\n",
+        "            if len(self._open) < self._sockets_max and",
+        "            if self._sockets_max and",
         by_test(
             _LISTENING_TESTS,
             "test_connections_that_never_begin_tls_are_counted_and_end_in_time",
@@ -257,8 +257,8 @@ DIALING_MUTANTS: Final = (
         "who-fails-at-tls-is-counted-for-ever",
         "a connection that was never handed out counts until it ends, and no longer",
         _LISTENING,
-        "        self._forget(ended)\n        end.close()\n",
-        "        end.close()\n",
+        "        self._forget(accepted.ended)\n",
+        "",
         by_test(
             _LISTENING_TESTS,
             "test_what_is_no_tls_ends_its_own_connection_and_is_not_counted_on",

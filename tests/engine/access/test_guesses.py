@@ -1,6 +1,7 @@
 """Who guesses at passwords waits, and keeps nobody else out."""
 
 import asyncio
+from contextlib import ExitStack
 
 import pytest
 
@@ -57,6 +58,62 @@ def test_strangers_behind_a_proxy_keep_nobody_out_who_was_let_in_there() -> None
     assert wrong(guesses, "proxy", "stranger-25") > 0
     right(guesses, "proxy", "honest-7")
     right(guesses, "proxy", "")
+
+
+def test_wrong_tries_at_one_user_keep_no_other_user_of_the_address_out() -> None:
+    clock = StillClock()
+    guesses = Guesses(clock)
+    for _ in range(120):
+        wrong(guesses, "office", "ann")
+        clock.now_s += 60.0
+    clock.now_s += 1_000.0
+    for _ in range(5):
+        assert wrong(guesses, "office", "ann") == 0
+    for number in range(24):
+        assert wrong(guesses, "office", f"user-{number}") == 0
+    assert wrong(guesses, "office", "one-more") > 0
+    clock.now_s += 10.0
+    right(guesses, "office", "ben")
+
+
+def test_one_wrong_try_a_minute_keeps_nobody_out_of_an_address() -> None:
+    clock = StillClock()
+    guesses = Guesses(clock)
+    for number in range(25):
+        assert wrong(guesses, "office", f"stranger-{number}") == 0
+    assert wrong(guesses, "office", "stranger-25") == 10
+    for number in range(100, 130):
+        clock.now_s += 60.0
+        assert wrong(guesses, "office", f"stranger-{number}") == 0
+        right(guesses, "office", f"user-{number}")
+
+
+def test_tries_that_are_judged_at_once_are_counted_when_they_begin() -> None:
+    guesses, begun = Guesses(StillClock()), ExitStack()
+    with pytest.raises(AccessRefused), begun:
+        for number in range(25):
+            begun.enter_context(guesses.trying("office", f"stranger-{number}"))
+        assert wrong(guesses, "office", "another") > 0
+        raise AccessRefused("no")
+
+
+def test_tries_that_turn_out_right_or_are_not_judged_count_at_their_address_no_more() -> None:
+    guesses = Guesses(StillClock())
+    for number in range(100):
+        wrong(guesses, "office", f"user-{number}")
+        right(guesses, "office", f"user-{number}")
+        with pytest.raises(OSError), guesses.trying("office", f"away-{number}"):
+            raise OSError("the store is away")
+    assert wrong(guesses, "office", "stranger") == 0
+
+
+def test_another_spelling_of_a_name_and_another_address_of_a_network_are_no_new_tries() -> None:
+    guesses = Guesses(StillClock())
+    spellings = ["ann", "\uff41nn", "a\u00adnn", "an\u200bn", "ann"]
+    for number, name in enumerate(spellings):
+        assert wrong(guesses, f"2001:db8::{number}", name) == 0
+    assert wrong(guesses, "2001:db8::aaaa:7", "an\uff4e") > 0
+    assert wrong(guesses, "2001:db8:0:1::7", "ann") == 0, "that is another network"
 
 
 def test_a_login_that_could_not_be_judged_is_no_guess() -> None:

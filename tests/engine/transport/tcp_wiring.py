@@ -2,6 +2,7 @@
 
 import asyncio
 import random
+import sys
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
@@ -32,7 +33,7 @@ class TcpHouse:
         self._transports: list[DialingTransport] = []
         self._ends: list[RawEnd] = []
 
-    async def start(self) -> None:
+    async def start(self, of_address_max: int | None = None) -> None:
         for bookie in self.bookies:
             self.server.add(bookie)
         self.listener = await listen_tcp(
@@ -43,6 +44,8 @@ class TcpHouse:
             context=self.server.context,
             handshake_timeout_ms=self.settings.connect_timeout_ms,
             backlog=128,
+            # All that these tests dial comes from one address.
+            of_address_max=of_address_max or sys.maxsize,
         )
         self.port = self.listener.port
 
@@ -65,9 +68,9 @@ class TcpHouse:
         self._transports.append(made)
         return made
 
-    async def raw(self) -> "RawEnd":
-        """A bare connection without TLS."""
-        end = RawEnd(*await asyncio.open_connection("127.0.0.1", self.port))
+    async def raw(self, whence: str = "127.0.0.1") -> "RawEnd":
+        """A bare connection without TLS, from an address of this machine."""
+        end = RawEnd(*await asyncio.open_connection("127.0.0.1", self.port, local_addr=(whence, 0)))
         self._ends.append(end)
         return end
 
@@ -118,10 +121,13 @@ async def tcp_house(
     security: Security = NO_SECURITY,
     settings: FramedSettings | None = None,
     bookies: list[Bookie] | None = None,
+    of_address_max: int | None = None,
 ) -> AsyncIterator[TcpHouse]:
-    """A running house; a model bookie `a` if no bookies are given."""
+    """A running house; a model bookie `a` if no bookies are given. One address may have all of its
+    sockets, unless `of_address_max` says otherwise.
+    """
     made = TcpHouse(bookies or [ModelBookie("a")], security, settings)
-    await made.start()
+    await made.start(of_address_max)
     try:
         yield made
     finally:

@@ -64,6 +64,33 @@ async def test_connections_without_tls_are_counted_until_they_end() -> None:
         assert open_sockets(house) == 1
 
 
+async def test_connections_that_say_nothing_count_in_the_share_of_their_address(
+    tmp_path: Path,
+) -> None:
+    security = Authority(tmp_path, "herd").security("cow")
+    patient = FramedSettings(connections_max=4, connect_timeout_ms=60_000)
+    async with tcp_house(security, patient, of_address_max=2) as house:
+        silent = [await house.raw("127.0.0.2") for _ in range(SOCKETS_MAX + 10)]
+        for end in silent[2:]:
+            assert await end.frame() is None
+        assert open_sockets(house) == 2
+        assert await is_served_safely(house, security)
+
+
+async def test_parts_of_the_cluster_take_nothing_of_the_share_of_their_address() -> None:
+    async with tcp_house(of_address_max=1) as house:
+        for ledger in range(7, 10):
+            assert await is_served(house, ledger)
+        assert open_sockets(house) == 3
+        silent = await house.raw()
+        await reached(lambda: open_sockets(house) == 4)
+        one_too_many = await house.raw()
+        assert await one_too_many.frame() is None
+        silent.writer.transport.abort()
+        await reached(lambda: open_sockets(house) == 3)
+        assert await is_served(house, 10)
+
+
 async def test_what_is_no_tls_ends_its_own_connection_and_is_not_counted_on(
     tmp_path: Path,
 ) -> None:

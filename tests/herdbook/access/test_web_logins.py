@@ -12,7 +12,7 @@ import httpx
 import pytest
 
 import herdbook
-from broker.http import create_app, desk_of
+from broker.http import User, create_app, desk_of
 from engine.access.scram import ScramVerifier
 from engine.ports.clock import SystemClock
 from herdbook.access.opening import users_of
@@ -29,11 +29,11 @@ WORD = "the word of elsa"
 
 
 @asynccontextmanager
-async def serving(folder: Path) -> AsyncIterator[str]:
+async def serving(folder: Path, known: tuple[User, ...] = ()) -> AsyncIterator[str]:
     """Where a folder's tasks are served, by this process."""
     ended = asyncio.Event()
     url: asyncio.Future[str] = asyncio.get_running_loop().create_future()
-    settings = TaskServerSettings("127.0.0.1:0")
+    settings = TaskServerSettings("127.0.0.1:0", users=known)
     server = asyncio.create_task(serve_tasks(str(folder), settings, url.set_result, ended=ended))
     try:
         server.add_done_callback(lambda _: url.cancel())
@@ -88,6 +88,43 @@ async def test_a_folder_with_users_asks_for_them_wherever_its_tasks_are_served(
         if (told := json.loads(line))["who"] == "elsa" and not told["allowed"]
     ]
     assert noted["peer"] == "127.0.0.1"
+
+
+async def test_who_guesses_at_users_of_a_file_waits_and_the_folders_owner_does_not(
+    tmp_path: Path,
+) -> None:
+    folder = tmp_path / "store"
+    async with herdbook.open_async(folder):
+        pass
+    known = (User("elsa", WORD, admin=True), User("rita", WORD))
+    async with (
+        serving(folder, known) as url,
+        httpx.AsyncClient(base_url=url) as client,
+    ):
+        assert (await client.get(TASKS, auth=("elsa", WORD))).status_code == 200
+        replies = [await client.get(TASKS, auth=("rita", f"{n}")) for n in range(7)]
+        statuses = [reply.status_code for reply in replies]
+        assert statuses[:5] == [401] * 5 and statuses[-1] == 429, statuses
+        assert int(replies[-1].headers["Retry-After"]) > 0
+        assert (await client.get(TASKS, auth=("elsa", WORD))).status_code == 200
+        task = {"type": "t", "tenant": "rita"}
+        assert (await client.post(TASKS, json=task, auth=("elsa", WORD))).status_code == 201
+        async with open_tasks(str(folder)) as api:
+            assert await api.ask("GET", "/tasks")
+
+
+async def test_a_user_of_a_file_has_the_tenant_of_their_name(tmp_path: Path) -> None:
+    folder = tmp_path / "store"
+    async with herdbook.open_async(folder):
+        pass
+    known = (User("elsa", WORD, admin=True), User("rita", WORD))
+    async with (
+        serving(folder, known) as url,
+        httpx.AsyncClient(base_url=url, auth=("rita", WORD)) as client,
+    ):
+        for tenant, status in (("rita", 201), ("elsa", 403)):
+            task = {"type": "t", "tenant": tenant}
+            assert (await client.post(TASKS, json=task)).status_code == status, tenant
 
 
 async def test_a_folder_without_users_is_open_as_it_was(tmp_path: Path) -> None:

@@ -1,17 +1,23 @@
 """Sessions of browsers: cookies, tokens, origins, hosts, tickets, and those who guess."""
 
+import asyncio
 import random
 import re
+from collections import Counter
+from collections.abc import Sequence
+from itertools import islice
 
 import httpx
 import pytest
+from starlette.types import ASGIApp
 
 from engine.access.principal import EVERYBODY, Principal
+from engine.errors import AccessRefused
 from engine.ports.clock import SystemClock
-from herdbook.http.gate import TOKEN_HEADER
+from herdbook.http.gate import TOKEN_HEADER, Gate
 from herdbook.http.sessions import COOKIE, Sessions
 from herdbook.http.settings import WebSettings
-from tests.herdbook.http.yard import API, Asker, Node, Users
+from tests.herdbook.http.yard import API, Asker, Node, Users, users
 
 CHANGE = ("POST", "/repair/on")
 ANN = Principal("ann")
@@ -172,6 +178,121 @@ def test_wrong_logins_are_slowed_down_at_every_door(node: Node) -> None:
     reply = by_header("GET", f"{API}/me")
     assert reply.status_code == 429 and int(reply.headers["retry-after"]) >= 1
     assert Asker(node.loop, app, ("elsa", "elsa-moo"))("GET", f"{API}/me").status_code == 200
+
+
+class Held(Users):
+    """Judges passwords of nobody but elsa until `go`, and counts those that it judges."""
+
+    def __init__(self) -> None:
+        known = users()
+        super().__init__(known.passwords, known.principals, known.tokens)
+        self.go = asyncio.Event()
+        self.judging = 0
+        self.judging_max = 0
+
+    async def password(self, user: str, password: str) -> Principal:
+        self.judging += 1
+        self.judging_max = max(self.judging, self.judging_max)
+        try:
+            if user != "elsa":
+                await self.go.wait()
+            return await super().password(user, password)
+        finally:
+            self.judging -= 1
+
+
+async def log_in(app: ASGIApp, user: str, password: str, peer: str) -> httpx.Response:
+    """What a login is answered."""
+    transport = httpx.ASGITransport(app=app, client=(peer, 1_234))
+    async with httpx.AsyncClient(transport=transport, base_url="http://localhost") as client:
+        return await client.post(f"{API}/login", json={"user": user, "password": password})
+
+
+def log_ins(app: ASGIApp, peers: Sequence[str]) -> list[asyncio.Task[httpx.Response]]:
+    """Wrong ones, of another user each, that go on at once."""
+    return [
+        asyncio.ensure_future(log_in(app, f"stranger-{number}", "wrong", peer))
+        for number, peer in enumerate(peers)
+    ]
+
+
+def test_of_many_log_ins_at_once_from_one_address_few_are_judged(node: Node) -> None:
+    known = users()
+    app = node.app(known)
+
+    async def ask() -> list[httpx.Response]:
+        return await asyncio.gather(*log_ins(app, ["10.9.9.9"] * 400))
+
+    replies = node.loop.run(ask)
+    refused = [reply for reply in replies if reply.status_code != 401]
+    assert known.asked <= 25 and len(refused) >= 375
+    assert {reply.status_code for reply in refused} == {429, 503}
+    assert all(int(reply.headers["retry-after"]) > 0 for reply in refused)
+
+
+def test_a_known_user_waits_for_no_password_of_strangers(node: Node) -> None:
+    known = Held()
+    app = node.app(known)
+
+    async def ask() -> tuple[int, list[httpx.Response]]:
+        assert (await log_in(app, "elsa", "elsa-moo", "10.9.9.9")).status_code == 200
+        strangers = log_ins(app, [f"10.9.{number}.1" for number in range(250)])
+        # Those for whom there is no room are answered at once.
+        async with asyncio.timeout(60):
+            for answered in islice(asyncio.as_completed(strangers), 250 - 8 - 64):
+                await answered
+        elsa = (await log_in(app, "elsa", "elsa-moo", "10.9.9.9")).status_code
+        known.go.set()
+        return elsa, await asyncio.gather(*strangers)
+
+    elsa, replies = node.loop.run(ask)
+    assert elsa == 200
+    statuses = Counter(reply.status_code for reply in replies)
+    assert statuses == {401: 8 + 64, 503: 250 - 8 - 64}
+    busy = next(reply for reply in replies if reply.status_code == 503)
+    assert busy.json()["error"]["code"] == "too_many_logins"
+    assert int(busy.headers["retry-after"]) > 0
+    assert known.judging_max <= 9
+
+
+def test_wrong_tries_of_one_name_keep_no_other_user_of_the_address_out(node: Node) -> None:
+    clock = HandClock()
+    gate = Gate(node.users, WebSettings(), clock, random.Random(1))
+
+    async def ask() -> None:
+        for _ in range(60):
+            clock.now_s += 60.0
+            with pytest.raises(AccessRefused):
+                await gate.login("rita", "wrong", "10.9.9.9")
+        assert (await gate.login("elsa", "elsa-moo", "10.9.9.9")).name == "elsa"
+
+    node.loop.run(ask)
+
+
+def test_a_password_without_a_name_is_not_looked_at(node: Node) -> None:
+    known = users()
+    app = node.app(known)
+    for _ in range(10):
+        wrong = {"user": "", "password": "wrong"}
+        assert Asker(node.loop, app)("POST", f"{API}/login", json=wrong).status_code == 401
+        assert Asker(node.loop, app, ("", "wrong"))("GET", f"{API}/me").status_code == 401
+    assert known.asked == 0
+
+
+def test_log_ins_of_one_user_end_no_session_of_another_one(node: Node) -> None:
+    settings = WebSettings(sessions_max=8, sessions_of_user_max=3)
+    app = node.app(node.users, settings)
+
+    def browser(user: str) -> Asker:
+        made = Asker(node.loop, app)
+        made.json("POST", "/login", json={"user": user, "password": f"{user}-moo"})
+        return made
+
+    elsa = browser("elsa")
+    others = [browser("rita") for _ in range(20)]
+    assert elsa.json("GET", "/me")["user"] == "elsa"
+    statuses = [each("GET", f"{API}/me").status_code for each in others]
+    assert statuses == [401] * 17 + [200] * 3, "their own oldest ones go first"
 
 
 @pytest.mark.parametrize("path", ["/", "/index.html"])

@@ -2,21 +2,32 @@
 
 import asyncio
 import ssl
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
+from typing import Any, Protocol
 
 import pytest
 
-from herdbook.http_connection import Places
+from engine.errors import InvalidRequest
 from herdbook.http_listening import Bounds, answer_at, listening_at
+from herdbook.http_proxies import Proxies
 from tests.engine.transport.certificates import Authority, Signed
 
 SOON_S = 0.3
 END_S = 20.0
 SLOW = Bounds(head_s=60.0)
 HEAD = b"GET / HTTP/1.1\r\nHost: localhost\r\n"
+CLOSING = HEAD + b"Connection: close\r\n\r\n"
 Link = tuple[asyncio.StreamReader, asyncio.StreamWriter]
+
+
+class Dial(Protocol):
+    """Connects from an address of this machine and says something."""
+
+    def __call__(
+        self, says: bytes, whence: str = ..., context: ssl.SSLContext | None = ...
+    ) -> Awaitable[Link]: ...
 
 
 async def at_once() -> None:
@@ -25,13 +36,18 @@ async def at_once() -> None:
 
 @asynccontextmanager
 async def served(
-    bounds: Bounds, work: Callable[[], Awaitable[None]] = at_once, signed: Signed | None = None
-) -> AsyncIterator[Callable[[bytes], Awaitable[Link]]]:
-    """Dials a server that says moo once `work` is done; a dialler says something at once."""
+    bounds: Bounds,
+    work: Callable[[], Awaitable[None]] = at_once,
+    signed: Signed | None = None,
+    proxies: Sequence[str] = (),
+) -> AsyncIterator[Dial]:
+    """Dials a server that says moo and to whom, once `work` is done; who dials speaks at once."""
 
-    async def app(scope: object, receive: object, send: Callable[..., Awaitable[None]]) -> None:
+    async def app(
+        scope: Mapping[str, Any], receive: object, send: Callable[..., Awaitable[None]]
+    ) -> None:
         await work()
-        headers = [(b"content-length", b"3")]
+        headers = [(b"x-client", scope["client"][0].encode()), (b"content-length", b"3")]
         await send({"type": "http.response.start", "status": 200, "headers": headers})
         await send({"type": "http.response.body", "body": b"moo"})
 
@@ -39,11 +55,15 @@ async def served(
         listening = stack.enter_context(listening_at("127.0.0.1:0"))
         certificate = None if signed is None else signed.certificate
         key = None if signed is None else signed.private_key
-        await answer_at(stack, app, listening, certificate, key, bounds)
+        await answer_at(stack, app, listening, certificate, key, bounds, proxies)
         host, port = listening.getsockname()
 
-        async def dial(says: bytes) -> Link:
-            reader, writer = await asyncio.open_connection(host, port)
+        async def dial(
+            says: bytes, whence: str = "127.0.0.1", context: ssl.SSLContext | None = None
+        ) -> Link:
+            reader, writer = await asyncio.open_connection(
+                host, port, local_addr=(whence, 0), ssl=context
+            )
             stack.callback(writer.close)
             writer.write(says)
             return reader, writer
@@ -96,15 +116,72 @@ async def test_who_has_asked_may_wait_for_the_answer() -> None:
 
 async def test_who_does_not_finish_a_handshake_is_hung_up_on(tmp_path: Path) -> None:
     authority = Authority(tmp_path, "ca")
-    async with served(Bounds(head_s=SOON_S), signed=authority.sign("server")) as dial:
-        reader, writer = await dial(b"")
+    bounds = Bounds(head_s=SLOW.head_s, handshake_s=SOON_S)
+    async with served(bounds, signed=authority.sign("server")) as dial:
+        reader, _ = await dial(b"")
         assert await heard(reader) == b""
         trusting = ssl.create_default_context(cafile=authority.path)
-        host, port = writer.get_extra_info("peername")
-        reader, writer = await asyncio.open_connection(host, port, ssl=trusting)
-        writer.write(HEAD + b"Connection: close\r\n\r\n")
+        reader, _ = await dial(CLOSING, context=trusting)
         assert (await heard(reader)).endswith(b"moo")
-        writer.close()
+
+
+async def test_connections_that_begin_no_handshake_count_in_the_share_of_their_address(
+    tmp_path: Path,
+) -> None:
+    authority = Authority(tmp_path, "ca")
+    bounds = Bounds(connections_max=8, of_address_max=2, head_s=SLOW.head_s, handshake_s=60.0)
+    async with served(bounds, signed=authority.sign("server")) as dial:
+        silent = [await dial(b"") for _ in range(20)]
+        # All but the first two are hung up on, and take no place of others.
+        for reader, _ in silent[2:]:
+            assert await heard(reader) == b""
+        trusting = ssl.create_default_context(cafile=authority.path)
+        reader, _ = await dial(CLOSING, "127.0.0.2", trusting)
+        assert (await heard(reader)).endswith(b"moo")
+        for reader, writer in silent[:2]:
+            assert not reader.at_eof()
+            # What is no handshake fails, and its place is given back.
+            writer.write(HEAD + b"\r\n")
+            await heard(reader)
+        reader, _ = await dial(CLOSING, context=trusting)
+        assert (await heard(reader)).endswith(b"moo")
+
+
+@pytest.mark.parametrize(
+    ("proxies", "told", "client"),
+    [
+        ((), b"X-Forwarded-For: 192.0.2.7\r\n", b"127.0.0.1"),
+        (("10.0.0.0/8",), b"X-Forwarded-For: 192.0.2.7\r\n", b"127.0.0.1"),
+        (("127.0.0.1",), b"", b"127.0.0.1"),
+        (("127.0.0.1",), b"X-Forwarded-For: 192.0.2.7\r\n", b"192.0.2.7"),
+        (("127.0.0.1",), b"X-Forwarded-For: 127.0.0.1, 192.0.2.7:50312\r\n", b"192.0.2.7"),
+        (("127.0.0.1",), b"X-Forwarded-For: 127.0.0.1, moo\r\n", b"unknown"),
+        (
+            ("127.0.0.0/8", "10.0.0.0/8"),
+            b"X-Forwarded-For: 192.0.2.1\r\nX-Forwarded-For: [2001:db8::7]:1, 10.0.0.3\r\n",
+            b"2001:db8::7",
+        ),
+    ],
+)
+async def test_only_a_proxy_of_the_settings_says_who_asks(
+    proxies: Sequence[str], told: bytes, client: bytes
+) -> None:
+    async with served(SLOW, proxies=proxies) as dial:
+        reader, _ = await dial(HEAD + told + b"Connection: close\r\n\r\n")
+        assert b"x-client: " + client + b"\r\n" in await heard(reader)
+
+
+async def test_a_proxy_of_the_settings_has_as_many_connections_as_there_may_be() -> None:
+    bounds = Bounds(connections_max=8, of_address_max=1, head_s=SLOW.head_s)
+    async with served(bounds, proxies=["127.0.0.1"]) as dial:
+        for reader, writer in [await dial(HEAD) for _ in range(4)]:
+            writer.write(b"Connection: close\r\n\r\n")
+            assert (await heard(reader)).endswith(b"moo")
+
+
+def test_what_is_no_proxys_address_is_refused() -> None:
+    with pytest.raises(InvalidRequest, match=r"10\.0\.0\.0/8"):
+        Proxies(["10.0.0.1/8"])
 
 
 async def test_one_address_has_no_more_than_its_share_of_connections() -> None:
@@ -112,6 +189,8 @@ async def test_one_address_has_no_more_than_its_share_of_connections() -> None:
         first, second = await dial(HEAD), await dial(HEAD)
         third, _ = await dial(b"")
         assert await heard(third) == b""
+        other, _ = await dial(CLOSING, "127.0.0.2")
+        assert (await heard(other)).endswith(b"moo")
         for reader, writer in (first, second):
             writer.write(b"Connection: close\r\n\r\n")
             assert (await heard(reader)).endswith(b"moo")
@@ -126,14 +205,6 @@ async def test_all_together_have_no_more_connections_than_there_may_be() -> None
         assert await heard(refused) == b""
         writer.write(b"Connection: close\r\n\r\n")
         assert (await heard(reader)).endswith(b"moo")
-
-
-def test_the_share_of_an_address_is_its_own_and_comes_back() -> None:
-    places = Places(1)
-    assert places.take("10.0.0.1") and places.take("10.0.0.2")
-    assert not places.take("10.0.0.1")
-    places.give_back("10.0.0.1")
-    assert places.take("10.0.0.1") and not places.take("10.0.0.2")
 
 
 def test_connections_leave_half_of_the_files_to_the_store(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -60,6 +60,17 @@ def test_a_variable_names_a_table_and_its_key_and_may_hold_lists_and_numbers(
     assert found.broker.discover == {"racks": ("list", "racks")}
 
 
+def test_proxies_are_addresses_or_networks(tmp_path: Path) -> None:
+    environment = {
+        "HERDBOOK_DATA": str(tmp_path),
+        "HERDBOOK_HTTP__PROXIES": '["10.0.0.1", "fd00::/8"]',
+    }
+    assert read_settings(None, environment).http.proxies == ("10.0.0.1", "fd00::/8")
+    for key in ("http.proxies", "broker.proxies"):
+        [error] = errors_of(None, environment, {key: ["10.0.0.1/8"]})
+        assert error.startswith(f"{key}: a proxy is named by its address")
+
+
 def test_variables_of_others_that_share_the_prefix_are_left_alone(tmp_path: Path) -> None:
     environment = {
         "HERDBOOK_PORT": "tcp://10.0.0.1:3181",
