@@ -15,7 +15,7 @@ from contextlib import AsyncExitStack, suppress
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 from engine.access.audit import NO_AUDIT
 from engine.access.door import Door
@@ -40,9 +40,6 @@ from herd.wire.framed_server import SessionServer
 from herd.wire.service import HerdService
 from herd.wire.settings import WireSettings
 from herdbook.access.opening import users_door
-
-if TYPE_CHECKING:
-    from herd.sql.query_pool import QueryPool
 
 TCP: Final = "tcp:"
 _LOCK: Final = "lock"
@@ -98,13 +95,7 @@ async def serve_node(
         stack.callback(lock.close)
         if not lock.try_take():
             raise FolderLocked(f"{data} is in use by another node: stop that one first")
-        from herd.sql.query_processes import query_processes
-
-        pool = await stack.enter_async_context(
-            query_processes(settings.herd.query_bytes, data / _QUERIES)
-        )
-        node = await _made(data, client, settings, workers, metrics, pool)
-        stack.push_async_callback(node.close)
+        node = await _made(stack, data, client, settings, workers, metrics)
         security = security.as_node()
         door = await stack.enter_async_context(users_door(client, security, "herd"))
         service = HerdService(
@@ -128,17 +119,21 @@ async def serve_node(
 
 
 async def _made(
+    stack: AsyncExitStack,
     data: Path,
     client: LedgerClient,
     settings: HerdNodeSettings,
     workers: ThreadWorkers,
     metrics: Metrics,
-    pool: "QueryPool | None",
 ) -> Node:
-    """The node of a folder, which is locked. Raises as `serve_node`."""
+    """The node of a folder, which is locked, until the stack ends. Raises as `serve_node`."""
+    from herd.sql.query_processes import query_processes
+
+    processes = query_processes(settings.herd.query_bytes, data / _QUERIES)
+    pool = await stack.enter_async_context(processes)
     drawn = f"{random.SystemRandom().getrandbits(48):012x}"
     identity = await workers.run(partial(identity_of, data, client.store.cluster_id, drawn))
-    return Node(
+    node = Node(
         client,
         identity.node_id,
         _address(settings),
@@ -151,6 +146,8 @@ async def _made(
         metrics=metrics,
         query_pool=pool,
     )
+    stack.push_async_callback(node.close)
+    return node
 
 
 def _address(settings: HerdNodeSettings) -> str:

@@ -71,8 +71,7 @@ class Node:
         query_pool: "QueryPool | None" = None,
     ) -> None:
         """`address` is where clients reach it, `host` what people call it. Without `workers` it
-        takes no checkpoints. `query_pool` runs the queries of all its replicas; without it each has
-        threads for its own."""
+        takes no checkpoints. `query_pool` runs all queries; without it each replica has threads."""
         self.node_id = node_id
         self.host = host
         self.address = address
@@ -100,9 +99,7 @@ class Node:
         self._hosted: dict[str, Hosted] = {}
         self._ending: set[asyncio.Task[None]] = set()
         self._uuids_ending: set[str] = set()
-        self._crowded = False
-        self._tidied = False
-        self._closed = False
+        self._crowded = self._tidied = self._closed = False
         self._running: asyncio.Task[None] | None = None
         says = "Replicas of tablespaces that this node runs."
         self._end_gauge = metrics.gauge("herdbook_herd_replicas", says, lambda: len(self._hosted))
