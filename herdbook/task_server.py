@@ -173,7 +173,7 @@ async def serve_tasks(
         owner = relay = None
         here = await stack.enter_async_context(_opening(found, settings, address, opened))
         broker = here.broker
-        door = await _door(stack, here, security)
+        door = await _door(stack, here, security, closed=bool(settings.users))
         if settings.grpc:
             await _serve_grpc(stack, broker, settings, security, door)
         if is_cluster(found):
@@ -312,13 +312,19 @@ async def _payloads(url: str, broker: Broker) -> AsyncIterator[OpenedPayloads]:
             await asyncio.gather(sweeping, return_exceptions=True)
 
 
-async def _door(stack: AsyncExitStack, opened: _Opened, security: Security) -> UserDoor | None:
-    """Who lets the store's users in; None where there cannot be any."""
+async def _door(
+    stack: AsyncExitStack, opened: _Opened, security: Security, *, closed: bool
+) -> UserDoor | None:
+    """Who lets the store's users in; None where there cannot be any.
+
+    `closed`: a folder's gRPC lets nobody in who shows nothing, even if the store has no users.
+    """
     client, herd = opened.client, opened.herd
     if herd is None:
         return await stack.enter_async_context(users_door(client, security, _WHERE))
     known = users_in(herd, client.clock, security)
-    return UserDoor(known, configured_audit(_WHERE), _WHERE, Guesses(client.clock))
+    audit, guesses = configured_audit(_WHERE), Guesses(client.clock)
+    return UserDoor(known, audit, _WHERE, guesses, closed=closed)
 
 
 def _doorkeeper(
