@@ -46,6 +46,7 @@ from engine.access.guesses import Guesses
 from engine.errors import InvalidRequest, KeyExists
 from engine.extras import needing_cluster
 from engine.folder.forks import guard
+from engine.folder.modes import make_own
 from engine.ledger.client import LedgerClient
 from engine.metadata.contract import MetadataStore
 from engine.ports.clock import Clock
@@ -240,6 +241,7 @@ async def _of_cluster(
             stack.enter_context(process_measured(metrics))
             client = await stack.enter_async_context(open_store(url))
             await _register(client.store, known_as, settings.advertise_http or address)
+            make_own(settings.state)
             rows = await open_rocks(settings.state / FOLDER, workers)
             broker = await Broker.open(
                 client,

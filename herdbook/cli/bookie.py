@@ -162,8 +162,10 @@ def bookie(
     if not data or not zookeeper:
         raise _missing("--zookeeper" if data else "--data")
     _check_folders(data)
+    from engine.folder.modes import write_for_ourselves
     from engine.server_settings import ServerSettings
 
+    write_for_ourselves()
     try:
         security = security_of(secret_file, certificate, private_key, authorities)
         settings = ServerSettings(

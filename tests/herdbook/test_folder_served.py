@@ -113,7 +113,7 @@ async def test_the_tasks_of_a_folder_with_users_ask_for_a_proof_over_grpc(tmp_pa
             await works_through(GrpcWorkerPort((client.address,), wrong))
         # A user without a grant is let in, and may do nothing.
         ann = GrpcWorkerPort((client.address,), Security(user="ann", password=WORD))
-        with pytest.raises(BrokerError, match="tenant|tasks"):
+        with pytest.raises(BrokerError):
             await works_through(ann)
         async with herdbook.open_async(folder) as book:
             calls = await book.broker.calls()
