@@ -17,6 +17,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
+from engine.access.secret_files import check_closed
 from engine.errors import InvalidRequest
 from engine.transport.address import join_host_port, parse_host_port
 from engine.transport.listening import Listener
@@ -79,9 +80,15 @@ async def answer_at(
     private_key: Path | None = None,
     bounds: Bounds | None = None,
 ) -> None:
-    """Answer at a socket until the stack ends."""
+    """Answer at a socket until the stack ends.
+
+    Raises `InvalidRequest` for a private key that others may read.
+    """
     import uvicorn
 
+    key = private_key or certificate
+    if key is not None:
+        check_closed(key)
     configuration = uvicorn.Config(
         app,
         http="h11",

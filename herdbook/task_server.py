@@ -43,6 +43,7 @@ from broker.settings import BrokerSettings
 from broker.sweeping import keep_swept
 from engine.access.door import UserDoor
 from engine.access.guesses import Guesses
+from engine.access.secret_files import check_closed
 from engine.errors import InvalidRequest, KeyExists
 from engine.extras import needing_cluster
 from engine.folder.forks import guard
@@ -134,8 +135,9 @@ class _UsersFile(msgspec.Struct, forbid_unknown_fields=True):
 def read_users(file: Path) -> tuple[User, ...]:
     """Users from a file: tables `[users.NAME]` with `password` and `admin`.
 
-    Raises `InvalidRequest`.
+    Raises `InvalidRequest`, also if others may read the file.
     """
+    check_closed(file)
     try:
         told = msgspec.convert(tomllib.loads(file.read_text(encoding="utf-8")), _UsersFile)
     except (OSError, ValueError) as error:

@@ -353,6 +353,7 @@ def test_the_commands_add_grant_list_and_remove(store: str, tmp_path: Path) -> N
     assert said(store, "add", "ann", "--admin", "--password-file", "-", typed="w\n").exit_code == 0
     word = tmp_path / "word"
     word.write_text("ben's word\n")
+    word.chmod(0o600)
     assert said(store, "add", "ben", "--password-file", str(word)).exit_code == 0
     assert said(store, "grant", "ben", "tablespace", "Shop", "write").exit_code == 0
     token = said(store, "token", "ben", "--for", "12h", "--note", "nightly").stdout.strip()
@@ -427,7 +428,9 @@ def test_the_login_is_the_arguments_the_environments_or_the_files(
     for name in ("HERDBOOK_USER", "HERDBOOK_PASSWORD_FILE", "HERDBOOK_TOKEN"):
         monkeypatch.delenv(name, raising=False)
     (tmp_path / "word").write_text("ann's word\n")
+    (tmp_path / "word").chmod(0o600)
     (tmp_path / "token").write_text("hbt_1_2\n")
+    (tmp_path / "token").chmod(0o600)
     file = tmp_path / "config.toml"
     file.write_text('[login]\nuser = "ann"\npassword_file = "word"\n')
     security = read_configuration(file).make_security()
