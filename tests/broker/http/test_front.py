@@ -171,6 +171,42 @@ async def test_a_page_of_another_site_cannot_ask_through_a_browser() -> None:
             assert reply.status_code == status
 
 
+@pytest.mark.parametrize(
+    ("url", "host", "origin", "status"),
+    [
+        ("https://localhost", "localhost", "https://localhost", 201),
+        ("https://localhost", "localhost:443", "https://localhost", 201),
+        ("https://localhost", "localhost", "https://LOCALHOST:443", 201),
+        ("https://localhost:7364", "localhost:7364", "https://localhost:7364", 201),
+        ("https://localhost", "localhost", "http://localhost", 403),
+        ("https://localhost:7364", "localhost:7364", "http://localhost:7364", 403),
+        ("https://localhost:7364", "localhost:7364", "https://localhost", 403),
+        ("https://localhost", "localhost", "https://localhost:80", 403),
+        ("https://localhost", "localhost", "//localhost", 403),
+        ("https://localhost", "localhost", "ftp://localhost", 403),
+        ("https://localhost", "localhost", "localhost", 403),
+        ("https://localhost", "localhost", "https://evil", 403),
+        ("https://localhost", "localhost", "https://localhost@evil", 403),
+        ("http://localhost:80", "localhost", "http://localhost:80", 201),
+        ("http://localhost:7364", "localhost:7364", "http://localhost:7364", 201),
+        ("http://localhost:7364", "localhost:7364", "http://localhost:7365", 403),
+        ("http://[::1]:7364", "[::1]:7364", "http://[::1]:7364", 201),
+        ("http://[::1]:7364", "[::1]:7364", "http://[::1]", 403),
+        # Behind a proxy that ends TLS.
+        ("http://localhost", "localhost", "https://localhost", 201),
+        ("http://localhost", "localhost:80", "https://localhost", 403),
+    ],
+)
+async def test_a_page_is_ours_if_scheme_host_and_port_are(
+    url: str, host: str, origin: str, status: int
+) -> None:
+    async with asked() as client:
+        headers = {"Host": host, "Origin": origin}
+        place = f"{url}/api/v1/tasks"
+        reply = await client.http.post(place, json={"type": "t"}, headers=headers)
+        assert reply.status_code == status
+
+
 async def test_a_host_that_is_not_ours_is_refused_whatever_is_asked() -> None:
     async with opened() as broker:
         client = Client(create_app(desk_of(broker), names=("Cows.example", "")))
