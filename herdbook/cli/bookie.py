@@ -163,10 +163,8 @@ def bookie(
     if not data or not zookeeper:
         raise _missing("--zookeeper" if data else "--data")
     _check_folders(data)
-    from engine.folder.modes import write_for_ourselves
     from engine.server_settings import ServerSettings
 
-    write_for_ourselves()
     try:
         security = security_of(secret_file, certificate, private_key, authorities)
         settings = ServerSettings(
@@ -207,8 +205,10 @@ def _audit(security: "Security") -> "Audit":
 
 
 def _runner() -> asyncio.Runner:
+    from engine.folder.modes import write_for_ourselves
     from engine.ports.system_loop import new_event_loop
 
+    write_for_ourselves()
     return asyncio.Runner(loop_factory=new_event_loop)
 
 
