@@ -92,6 +92,11 @@ class Asking:
         if not self.admin:
             raise AccessDenied(f"user {self.name} is no administrator")
 
+    def check_acts(self) -> None:
+        """Raise `AccessDenied` for who may act for no tenant at all."""
+        if not (self.everywhere or self.tenants):
+            raise AccessDenied(f"user {self.name} may act for no tenant")
+
     def check_tenant(self, tenant: str) -> None:
         """Raise `AccessDenied` for who may not act for a tenant."""
         if not self.acts(tenant):

@@ -16,6 +16,7 @@ Invariants:
 
 import asyncio
 import logging
+from collections import Counter
 from collections.abc import Awaitable, Callable, Sequence
 from hashlib import sha256
 from random import Random
@@ -43,6 +44,7 @@ from broker.errors import (
     CommandUnknown,
     InvalidTask,
     NotLeader,
+    Overloaded,
     StoreClosed,
     TooLarge,
     UnknownTransaction,
@@ -65,6 +67,7 @@ from broker.replicating import Replicated
 from broker.rolling_out import RollingOut
 from broker.scheduling import Scheduler, UserMapping
 from broker.settings import BrokerSettings, Setting, check_setting, encode_setting
+from broker.spec import OWNER_TRANSACTIONS_MAX
 from broker.task import FINAL_STATES, ClockFacts, Task
 from broker.translating import translating
 from engine.errors import EngineError
@@ -122,6 +125,8 @@ class Broker(RollingOut):
         machine.on_listener_failure = lambda: self._distrust("a listener of the log failed")
         self._keeping: asyncio.Task[None] | None = None
         self._retiming: asyncio.Task[None] | None = None
+        self._beginning: Counter[str] = Counter()
+        """How many transactions are being opened, by their owners."""
         self._closed = False
 
     @classmethod
@@ -511,10 +516,22 @@ class Broker(RollingOut):
         return await proposing.submit_parts(parts_of(specs))
 
     async def begin(self, owner: str = "", ttl_ms: int | None = None) -> int:
-        """Open a transaction for submits. Returns its number."""
-        now_ms = self.term_without_lease.time.now_ms()
+        """Open a transaction for submits. Returns its number.
+
+        Raises `Overloaded` if too many are open, in all or of a named owner.
+        """
+        term = self.term_without_lease
+        now_ms = term.time.now_ms()
         ttl_ms = self.settings.transaction_ttl_ms if ttl_ms is None else ttl_ms
-        return await self._number(commands.Begin(now_ms + ttl_ms, now_ms, owner))
+        if owner:
+            _check_share(owner, list(term.owners.values()).count(owner) + self._beginning[owner])
+        self._beginning[owner] += 1
+        try:
+            return await self._number(commands.Begin(now_ms + ttl_ms, now_ms, owner))
+        finally:
+            self._beginning[owner] -= 1
+            if not self._beginning[owner]:
+                del self._beginning[owner]
 
     async def commit(self, transaction: int, owner: str = "") -> int:
         """Commit a transaction. Returns how many tasks it has. Raises `UnknownTransaction`.
@@ -678,6 +695,11 @@ class Broker(RollingOut):
         if isinstance(answer, Refusal):
             raise answer.error
         return answer
+
+
+def _check_share(owner: str, open_count: int) -> None:
+    if open_count >= OWNER_TRANSACTIONS_MAX:
+        raise Overloaded(f"{owner} has {open_count:,} transactions open: commit or roll back some")
 
 
 def _known(answer: bytes) -> bytes:

@@ -28,6 +28,7 @@ from typing import TYPE_CHECKING, Any, Final, Generic, Literal, TypeVar
 
 import msgspec
 
+from engine.access.secret_files import why_open
 from engine.access.shown import ShownToken
 from engine.errors import FolderError, InvalidRequest
 from engine.ledger.client import LedgerClient
@@ -315,6 +316,10 @@ def _content(name: str) -> bytes:
     if not name:
         return b""
     try:
-        return Path(name).read_bytes().strip()
+        why = why_open(Path(name))
+        content = Path(name).read_bytes().strip()
     except OSError as error:
         raise InvalidRequest(f"{name} cannot be read on this machine: {error.strerror}") from error
+    if why:
+        raise InvalidRequest(why)
+    return content

@@ -422,7 +422,7 @@ async def _until(ended: asyncio.Event, server: BookieServer) -> None:
 def _locked(folder: Path) -> FolderLock:
     """Take the lock of a bookie's folder, making it if it is not there."""
     try:
-        folder.mkdir(parents=True, exist_ok=True)
+        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
         stores = [METADATA_NAME] if (folder / METADATA_NAME).exists() else []
         stores += [path.name for path in folder.glob(f"{BOOKIE_PREFIX}*")]
         if not stores and (folder / FILE_NAME).exists() and not (folder / LOCK_NAME).exists():

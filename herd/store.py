@@ -31,6 +31,7 @@ import msgspec
 
 from engine import cluster
 from engine.errors import FolderLocked, KeyExists
+from engine.folder.modes import make_closed
 from engine.folder.naming import refuse_url
 from engine.ledger.client import LedgerClient
 from engine.log import START, Position
@@ -388,7 +389,7 @@ class AsyncHerd:
         return True
 
     async def _open(self, name: str) -> Tablespace:
-        self._folder.mkdir(parents=True, exist_ok=True)
+        make_closed(self._folder)
         try:
             with translating():
                 state = await open_rocks(self._folder / name, self.workers)

@@ -39,6 +39,7 @@ from typing import TYPE_CHECKING, Any, Final, Literal, NamedTuple
 
 import msgspec
 
+from engine.access.secret_files import secret_in
 from engine.errors import InvalidRequest
 from engine.metadata.cluster_url import SCHEME, parse_url
 
@@ -126,7 +127,7 @@ class Configuration(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
             user=who.user,
             password=who.password,
             token=who.token,
-            secret=_content(self.path(table.secret_file)),
+            secret=secret_in(self.path(table.secret_file)),
             certificate=self.path(table.certificate),
             private_key=self.path(table.private_key),
             authorities=self.path(table.authorities),
@@ -155,7 +156,7 @@ class Configuration(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         """Credentials of ZooKeeper. Raises `InvalidRequest` for files that cannot be read."""
         from engine.metadata.zookeeper_settings import ZooKeeperSettings
 
-        password = _content(self.path(self.zookeeper.password_file)).decode()
+        password = secret_in(self.path(self.zookeeper.password_file)).decode()
         return ZooKeeperSettings(user=self.zookeeper.user, password=password)
 
 
@@ -331,16 +332,6 @@ def _check_store(folder: Path) -> None:
 
 def _text_in(file: Path) -> str:
     try:
-        return _content(file).decode()
+        return secret_in(file).decode()
     except UnicodeDecodeError as error:
         raise InvalidRequest(f"{file} holds no text") from error
-
-
-def _content(file: Path | None) -> bytes:
-    """A secret in a file, without the white space that editors put behind it."""
-    if file is None:
-        return b""
-    try:
-        return file.read_bytes().strip()
-    except OSError as error:
-        raise InvalidRequest(f"{file} cannot be read: {error.strerror}") from error

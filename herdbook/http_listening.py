@@ -19,6 +19,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
+from engine.access.secret_files import check_closed
 from engine.errors import InvalidRequest
 from engine.transport.address import join_host_port, parse_host_port
 from engine.transport.listening import Accepted, Listener, share_of
@@ -88,11 +89,14 @@ async def answer_at(
     """Answer at a socket until the stack ends.
 
     `proxies` are addresses and networks whose `X-Forwarded-For` is believed. Raises
-    `InvalidRequest` for what is none.
+    `InvalidRequest` for what is none, and for a private key that others may read.
     """
     import uvicorn
 
     known = Proxies(proxies)
+    key = private_key or certificate
+    if key is not None:
+        check_closed(key)
     configuration = uvicorn.Config(
         BehindProxies(app, known),
         http="h11",

@@ -293,6 +293,7 @@ class Registration:
             return
         self._token_due_s = time.monotonic() + RENEW_S
         new = Path(self.application.folder, "token.new")
+        new.touch(mode=0o600)
         new.write_text(token)
         new.replace(self.place.renewed)
 

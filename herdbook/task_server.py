@@ -43,9 +43,11 @@ from broker.settings import BrokerSettings
 from broker.sweeping import keep_swept
 from engine.access.door import UserDoor
 from engine.access.guesses import Guesses
+from engine.access.secret_files import check_closed
 from engine.errors import InvalidRequest, KeyExists
 from engine.extras import needing_cluster
 from engine.folder.forks import guard
+from engine.folder.modes import make_own
 from engine.ledger.client import LedgerClient
 from engine.metadata.contract import MetadataStore
 from engine.ports.clock import Clock
@@ -140,8 +142,9 @@ class _UsersFile(msgspec.Struct, forbid_unknown_fields=True):
 def read_users(file: Path) -> tuple[User, ...]:
     """Users from a file: tables `[users.NAME]` with `password` and `admin`.
 
-    Raises `InvalidRequest`.
+    Raises `InvalidRequest`, also if others may read the file.
     """
+    check_closed(file)
     try:
         told = msgspec.convert(tomllib.loads(file.read_text(encoding="utf-8")), _UsersFile)
     except (OSError, ValueError) as error:
@@ -180,7 +183,7 @@ async def serve_tasks(
         owner = relay = None
         here = await stack.enter_async_context(_opening(found, settings, address, opened))
         broker = here.broker
-        door = await _door(stack, here, security)
+        door = await _door(stack, here, security, closed=bool(settings.users))
         if settings.grpc:
             await _serve_grpc(stack, broker, settings, security, door)
         if is_cluster(found):
@@ -247,6 +250,7 @@ async def _of_cluster(
             stack.enter_context(process_measured(metrics))
             client = await stack.enter_async_context(open_store(url))
             await _register(client.store, known_as, settings.advertise_http or address)
+            make_own(settings.state)
             rows = await open_rocks(settings.state / FOLDER, workers)
             broker = await Broker.open(
                 client,
@@ -319,13 +323,19 @@ async def _payloads(url: str, broker: Broker) -> AsyncIterator[OpenedPayloads]:
             await asyncio.gather(sweeping, return_exceptions=True)
 
 
-async def _door(stack: AsyncExitStack, opened: _Opened, security: Security) -> UserDoor | None:
-    """Who lets the store's users in; None where there cannot be any."""
+async def _door(
+    stack: AsyncExitStack, opened: _Opened, security: Security, *, closed: bool
+) -> UserDoor | None:
+    """Who lets the store's users in; None where there cannot be any.
+
+    `closed`: a folder's gRPC lets nobody in who shows nothing, even if the store has no users.
+    """
     client, herd = opened.client, opened.herd
     if herd is None:
         return await stack.enter_async_context(users_door(client, security, _WHERE))
     known = users_in(herd, client.clock, security)
-    return UserDoor(known, configured_audit(_WHERE), _WHERE, Guesses(client.clock))
+    audit, guesses = configured_audit(_WHERE), Guesses(client.clock)
+    return UserDoor(known, audit, _WHERE, guesses, closed=closed)
 
 
 def _doorkeeper(

@@ -28,6 +28,7 @@ from types import TracebackType
 from typing import Final
 
 from engine.errors import EngineError, Unavailable
+from engine.folder.modes import make_own
 from herdbook.node.ending_with import ending_with
 
 TICK_MS: Final = 500
@@ -174,7 +175,7 @@ class ZooKeeperServer:
     @contextlib.contextmanager
     def _locked(self) -> Iterator[int]:
         """The file whose lock says that a server runs here. Raises `ZooKeeperFailed`."""
-        self.folder.mkdir(parents=True, exist_ok=True)
+        make_own(self.folder)
         deadline = time.monotonic() + _DYING_S
         with (self.folder / "lock").open("ab") as file:
             while True:
@@ -247,7 +248,7 @@ class ZooKeeperServer:
             process.wait()
 
     def _write_settings(self) -> None:
-        self.folder.mkdir(parents=True, exist_ok=True)
+        make_own(self.folder)
         (self.folder / "log4j2.properties").write_text(_LOGGING)
         settings: dict[str, object] = {
             "tickTime": TICK_MS,
@@ -265,7 +266,7 @@ class ZooKeeperServer:
             members = enumerate(self._ensemble.members, 1)
             settings |= {"initLimit": 20, "syncLimit": 10}
             settings |= {f"server.{number}": member for number, member in members}
-            (self.folder / "data").mkdir(exist_ok=True)
+            (self.folder / "data").mkdir(mode=0o700, exist_ok=True)
             (self.folder / "data" / "myid").write_text(f"{self._ensemble.number}\n")
         lines = [f"{name}={value}\n" for name, value in settings.items()]
         (self.folder / "zoo.cfg").write_text("".join(lines))

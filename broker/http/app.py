@@ -154,6 +154,8 @@ def _health(desk: Desk) -> Any:
 
 def _metrics(front: Front, metrics: Callable[[], bytes] | None) -> Any:
     async def work(request: Request, body: bytes, who: Asking) -> Response:
+        # They name all tenants, and say how much of theirs waits.
+        who.check_admin()
         if metrics is None:
             return told_error(404, "no_metrics", "this broker keeps no metrics")
         return Response(metrics(), media_type=_METRICS_TYPE)

@@ -50,6 +50,7 @@ _STATUSES: Final[tuple[tuple[type[BrokerError], int], ...]] = (
     (errors.OutcomeUnknown, 504),
     (errors.BrokerUnavailable, 503),
 )
+_PORTS: Final = {"http": "80", "https": "443"}
 _logger = logging.getLogger(__name__)
 
 
@@ -141,7 +142,26 @@ def from_elsewhere(request: Request) -> bool:
     It sends along whatever login its user has, and a server on the user's own machine needs none.
     """
     origin = request.headers.get("origin")
-    return origin is not None and origin.partition("//")[2] != request.headers.get("host")
+    if origin is None:
+        return False
+    scheme, _, place = origin.partition("://")
+    # In front of a server without TLS there may be a proxy that ends it.
+    ours = ("https",) if request.scope["scheme"] == "https" else ("http", "https")
+    if scheme not in ours:
+        return True
+    return _with_port(place, scheme) != _with_port(request.headers.get("host", ""), scheme)
+
+
+def _with_port(place: str, scheme: str) -> tuple[str, str]:
+    """A host and its port, which is left out where it is the scheme's own.
+
+    >>> _with_port("Cows.example", "https"), _with_port("[::1]:80", "http")
+    (('cows.example', '443'), ('[::1]', '80'))
+    """
+    host, _, port = place.rpartition(":")
+    if not port.isdecimal():
+        host, port = place, _PORTS[scheme]
+    return host.lower(), port
 
 
 def decoded(body: bytes, kind: Any) -> Any:

@@ -122,6 +122,7 @@ def _words(code: str, message: str, transaction: int) -> str:
 
 async def begin(desk: Desk, who: Asking, asked: Fields) -> dict[str, Any]:
     """Open a transaction."""
+    who.check_acts()
     return {"ok": True, "error": None, "transaction": await desk.calls.begin(who.name)}
 
 

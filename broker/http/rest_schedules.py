@@ -59,6 +59,7 @@ class Schedules(msgspec.Struct):
 
 async def begin(desk: Desk, ask: Ask) -> Told:
     """Open one."""
+    ask.who.check_acts()
     ttl_ms = ask.body.ttl_ms if ask.body is not None else None
     return Told(Begun(await desk.calls.begin(ask.who.name, ttl_ms)), 201)
 

@@ -248,7 +248,9 @@ def _of_counts(term: "Term", tasks: list[Task]) -> Iterator[str]:
 
 
 def _of_moments(term: "Term", tasks: list[Task]) -> Iterator[str]:
-    """Compare only timers in the future: for those that have fired, a command is under way."""
+    """Compare timers, and whose transactions are open.
+
+    Compare only timers in the future: for those that have fired, a command is under way."""
     ring_ms = term.time.ring_ms
     due = {
         task.id: ring_ms(task.due_ms, waits_since_ms(task))
@@ -263,6 +265,8 @@ def _of_moments(term: "Term", tasks: list[Task]) -> Iterator[str]:
     rows = term.look(lambda rows: rows.scan(keys.TRANSACTION, keys.end_of(keys.TRANSACTION), _ALL))
     transactions = [decode_transaction(row) for _, row in rows]
     open_ = {one.id: ring_ms(one.expires_ms, one.created_ms) for one in transactions}
+    if {one.id: one.owner for one in transactions} != term.owners:
+        yield "the owners of open transactions are not those of the rows"
     now_ms = term.time.now_ms()
     wanted = ((Kind.DUE, due), (Kind.DEADLINE, deadlines), (Kind.TRANSACTION, open_))
     for kind, moments in wanted:

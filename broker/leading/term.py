@@ -121,6 +121,8 @@ class Term:
         logged_ms, self.clock_facts = replica.stale_read(reading.time_of)[0]
         self.time = time or BrokerTime(clock, logged_ms)
         self.retime = retime
+        self.owners: dict[int, str] = {}
+        """Whose the open transactions are, by their numbers; "": a part of the store's."""
         self.waits_to_restart: tuple[list[int], list[int]] = [], []
         """Tasks and transactions whose wait began at a time that is now in the future."""
         self.events = Events(self.time, self.number)
@@ -173,6 +175,7 @@ class Term:
         for _, row in await self._all(keys.TRANSACTION):
             transaction = decode_transaction(row)
             since_ms = transaction.created_ms
+            self.owners[transaction.id] = transaction.owner
             self.timers.set(Kind.TRANSACTION, transaction.id, transaction.expires_ms, since_ms)
             if transaction.created_ms > now_ms:
                 self.waits_to_restart[1].append(transaction.id)
@@ -304,7 +307,9 @@ class Term:
         elif isinstance(change, TransactionChanged):
             if change.transaction is None:
                 self.timers.remove(Kind.TRANSACTION, change.transaction_id)
+                self.owners.pop(change.transaction_id, None)
             else:
+                self.owners[change.transaction_id] = change.transaction.owner
                 at_ms, since_ms = change.transaction.expires_ms, change.transaction.created_ms
                 self.timers.set(Kind.TRANSACTION, change.transaction_id, at_ms, since_ms)
         elif isinstance(change, RolloutChanged):

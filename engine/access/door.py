@@ -85,6 +85,10 @@ class Door(Protocol):
         """Who shows a token with each call."""
         ...
 
+    async def by_nothing(self) -> Caller | None:
+        """Who shows nothing where there is no secret; None: they have to show something."""
+        ...
+
     async def session(self, user: str, peer: str) -> str:
         """A token for who has proved their password, where calls have no connection."""
         ...
@@ -95,12 +99,22 @@ class Door(Protocol):
 
 
 class UserDoor:
-    """Lets users in, by password or by token."""
+    """Lets users in, by password or by token.
+
+    Without a secret, strangers are let in while there are no users, unless it is `closed` to them.
+    """
 
     def __init__(
-        self, authenticator: Authenticator, audit: Audit, where: str, guesses: Guesses
+        self,
+        authenticator: Authenticator,
+        audit: Audit,
+        where: str,
+        guesses: Guesses,
+        *,
+        closed: bool = False,
     ) -> None:
         self.authenticator = authenticator
+        self._closed = closed
         self.audit = audit
         self.guesses = guesses
         self.where = where
@@ -135,6 +149,15 @@ class UserDoor:
             if not is_signed(token):
                 self.audit.note(principal.name, "log in by token", self.where, allowed=True)
         return _User(self.authenticator, principal, token)
+
+    async def by_nothing(self) -> Caller | None:
+        """See `Door`."""
+        if self._closed:
+            return None
+        try:
+            return _Stranger(self.authenticator, await self.authenticator.anonymous())
+        except AccessRefused:
+            return None
 
     async def session(self, user: str, peer: str) -> str:
         """See `Door`."""
@@ -184,6 +207,26 @@ class _User(Caller):
         return await self._authenticator.session((await self.now()).name)
 
 
+class _Stranger(Caller):
+    """Somebody who has shown nothing, welcome as long as there are no users."""
+
+    __slots__ = ("_authenticator",)
+
+    def __init__(self, authenticator: Authenticator, principal: Principal) -> None:
+        super().__init__(principal)
+        self._authenticator = authenticator
+
+    @property
+    def passing(self) -> bool:
+        """See `Caller`."""
+        return True
+
+    async def now(self) -> Principal:
+        """See `Caller`."""
+        self.principal = await self._authenticator.anonymous()
+        return self.principal
+
+
 class ReaderDoor:
     """Lets holders of read tokens in, and nobody else: a bookie's door."""
 
@@ -211,6 +254,10 @@ class ReaderDoor:
     async def by_call(self, token: str) -> Caller:
         """See `Door`."""
         return self.reader(token)
+
+    async def by_nothing(self) -> Caller | None:
+        """See `Door`."""
+        return BY_ANYBODY
 
     async def session(self, user: str, peer: str) -> str:
         """See `Door`."""

@@ -18,6 +18,7 @@ import typer
 from rich.console import Console
 from rich.table import Table
 
+from engine.access.secret_files import secret_in
 from engine.bookie.rebuild import RebuildReport
 from engine.bookie.tools_check import CheckReport, Problem, check_folder
 from engine.bookie.tools_dump import dump_folder, to_json
@@ -140,8 +141,8 @@ def _target(into: str, user: str, password_file: Path | None, rng: random.Random
         refuse_url(into, f"name a folder, or a cluster as {SCHEME}host:port/path")
         return into_folder(Path(into), rng)
     try:
-        password = "" if password_file is None else password_file.read_text().strip()
-    except (OSError, UnicodeDecodeError) as error:
+        password = secret_in(password_file).decode()
+    except UnicodeDecodeError as error:
         raise InvalidRequest(f"cannot read {password_file}: {error}") from error
     return into_cluster(into, ZooKeeperSettings(user=user, password=password), rng)
 

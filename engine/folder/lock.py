@@ -19,6 +19,7 @@ from typing import Final
 import msgspec
 
 from engine.errors import EngineError, FolderError, FolderMismatch, FormatTooNew
+from engine.folder.modes import close_to_others, make_closed
 
 LOCK_NAME: Final = "lock"
 METADATA_NAME: Final = "metadata"
@@ -46,14 +47,15 @@ class FolderLock:
 
     @classmethod
     def of(cls, root: Path) -> "FolderLock":
-        """Make the folder if it is missing, for this user alone, and open its lock file.
+        """Make the folder if it is missing, and open its lock file: for this user alone.
 
         Raises `FolderMismatch` for a file, or a folder of something else; `FolderError` for one
         that cannot be used.
         """
         try:
-            root.mkdir(mode=0o700, parents=True, exist_ok=True)
+            make_closed(root)
             _check_layout(root)
+            close_to_others(root)
             return cls(root, _open(root))
         except (FileExistsError, NotADirectoryError) as error:
             raise FolderMismatch(f"{root} is not a folder: choose another path") from error

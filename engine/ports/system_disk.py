@@ -64,7 +64,7 @@ class SystemDisk:
             missing.append(path)
             path = path.parent
         for path in reversed(missing):
-            path.mkdir(exist_ok=True)
+            path.mkdir(mode=0o700, exist_ok=True)
             _sync_folder(path.parent)
         # A folder that is there may be the work of a process that ended before it was synced.
         path = self._path(folder)

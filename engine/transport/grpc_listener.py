@@ -41,13 +41,15 @@ class GrpcListener:
 
         `service` is the service's descriptor, of its generated module; `handlers` its generic
         handler. A `door` lets those in who do not know the secret; with `logins` they are users,
-        who log in here, too. Raises `InvalidRequest` for certificates that cannot be used, or a
+        who log in here, too, also where there is no secret, unless a certificate is asked for.
+        Raises `InvalidRequest` for certificates that cannot be used, or a
         secret without TLS beyond this machine; `OSError` where one cannot listen.
         """
         from grpc import aio
 
         host, port = parse_host_port(listen)
-        door = door if security.secret else None
+        if not security.secret and (security.authorities is not None or not logins):
+            door = None
         users = door if logins else None
         credentials = server_credentials(security, listen, strangers=users is not None)
         services = [handlers] if users is None else [handlers, login_handlers(users, settings)]

@@ -32,6 +32,8 @@ AUTHORIZATION: Final = "authorization"
 _BEARER: Final = "Bearer "
 _LOGIN_METHOD: Final = "/herdbook.access.v1.Access/Login"
 _OPEN_METHOD: Final = "/grpc.health.v1.Health/Check"
+_OPEN: Final = frozenset({_LOGIN_METHOD, _OPEN_METHOD})
+"""What strangers may call."""
 _OPEN_CALL_S: Final = 5.0
 
 
@@ -98,7 +100,8 @@ def bearer(token: str) -> list[tuple[str, str | bytes]]:
 def gate(security: Security, settings: GrpcSettings, door: Door | None = None) -> Any:
     """A server's interceptor that lets those in who know the secret, or whom the door knows.
 
-    Without a secret there is nothing to know, and everybody is let in.
+    Without a secret the door says whether somebody is let in who shows nothing; without a door,
+    too, everybody is.
     """
     import grpc
     from grpc import aio
@@ -117,6 +120,8 @@ def gate(security: Security, settings: GrpcSettings, door: Door | None = None) -
             """gRPC's: the handler of a call whose headers have come."""
             try:
                 caller = await _caller(handler_call_details, secret, door)
+                if caller is None and not secret and handler_call_details.method not in _OPEN:
+                    caller = BY_ANYBODY if door is None else await door.by_nothing()
             except AccessRefused as error:
                 return _refusal(grpc.StatusCode.UNAUTHENTICATED, str(error))
             except EngineError as error:
@@ -135,10 +140,8 @@ def gate(security: Security, settings: GrpcSettings, door: Door | None = None) -
 
 async def _caller(details: Any, secret: bytes, door: Door | None) -> Caller | None:
     """Who makes a call, None for who shows nothing. Raises as `Door.by_call`."""
-    if not secret:
-        return BY_ANYBODY
     for name, value in details.invocation_metadata or ():
-        if name == SECRET_METADATA and isinstance(value, bytes):
+        if name == SECRET_METADATA and isinstance(value, bytes) and secret:
             if hmac.compare_digest(value, secret):
                 return BY_SECRET
         elif name == AUTHORIZATION and door is not None:

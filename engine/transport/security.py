@@ -30,6 +30,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Final
 
+from engine.access.secret_files import check_closed
 from engine.access.shown import ShownToken
 from engine.errors import InvalidRequest
 
@@ -167,6 +168,9 @@ class Security:
         return hmac.digest(self.secret, role + client + server + binding, "sha256")
 
     def _load(self, context: ssl.SSLContext) -> None:
+        key = self.private_key or self.certificate
+        if key is not None:
+            check_closed(key)
         try:
             if self.certificate is not None:
                 context.load_cert_chain(self.certificate, self.private_key)

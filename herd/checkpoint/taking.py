@@ -296,7 +296,7 @@ def _piece(path: Path, at: Locator) -> bytes:
 
 def _emptied(folder: Path, work: Path) -> None:
     _removed(folder)
-    work.mkdir(parents=True)
+    work.mkdir(mode=0o700, parents=True)
 
 
 def _removed(folder: Path) -> None:

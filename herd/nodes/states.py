@@ -92,7 +92,7 @@ def identity_of(path: Path, cluster_id: str, drawn: str) -> Identity:
     """
     file = path / _NODE
     try:
-        path.mkdir(parents=True, exist_ok=True)
+        path.mkdir(mode=0o700, parents=True, exist_ok=True)
         if file.is_file():
             found = msgspec.json.decode(file.read_bytes(), type=Identity)
         else:

@@ -1,11 +1,14 @@
 """Which tables a query means: its names, looked up in a catalog and replaced.
 
 Invariants:
-- A name of a CTE hides a table's, in the query that has the CTE and below, nowhere else.
+- A name of a CTE hides a table's, in the query that has the CTE and below, nowhere else. Each CTE
+  gets a name of its own: what the query engine takes for another table than this module does is
+  not found there, and is never one of the engine's own.
 - A view's text is resolved by itself: no CTE of who uses it reaches into it.
 - Each place where a table stands is a source of its own, with the columns that may be asked of it:
   perhaps more than needed, never fewer.
-- After it, no name in the tree but those of sources and CTEs is the name of a table.
+- After it, no name in the tree but those of sources and CTEs is the name of a table, and each
+  function in it may be called.
 - What is read of a checkpoint is as that checkpoint defines it, whatever became of it since.
 """
 
@@ -21,6 +24,7 @@ from herd.catalog import Catalog
 from herd.errors import NoSuchTable, NotSupportedError, SqlSyntaxError, TooLarge
 from herd.schema import Column, Table, View
 from herd.sql.dialect import CHECKPOINT
+from herd.sql.functions import check_function
 from herd.sql.parsing import parse_tree, place_of
 from herd.sql.rewriting import TABLE_FUNCTIONS, named_outputs
 
@@ -28,7 +32,9 @@ NEWEST: Final = 0
 """Stands for the number of the newest checkpoint."""
 _AS_OF: Final = "FROM t AS OF CHECKPOINT 7, or 'newest'"
 _VIEWS_DEEP_MAX: Final = 32
-_NO_NAMES: Final[frozenset[str]] = frozenset()
+_NO_NAMES: Final[Mapping[str, str]] = {}
+_IN_FROM: Final = (exp.From, exp.Join, exp.Lateral)
+_AS_TABLES: Final = (exp.Table, exp.Query, exp.Lateral, *TABLE_FUNCTIONS)
 _OPEN: Final = (exp.Columns, exp.Pivot)
 """Which may mean any column."""
 
@@ -94,16 +100,17 @@ class _Resolver:
         self._past = past
         self._space = space.lower()
         self._is_system = is_system
+        self._ctes = 0
 
-    def visit(self, node: exp.Expr, hidden: frozenset[str], depth: int) -> None:
-        """Resolve what is below a node, where some names are those of CTEs."""
+    def visit(self, node: exp.Expr, hidden: Mapping[str, str], depth: int) -> None:
+        """Resolve what is below a node; `hidden` says which names are those of CTEs, and of which.
+
+        Raises `NotSupportedError` for what may not be called, and for what changes something.
+        """
         ctes = node.args.get("with_")
         if isinstance(ctes, exp.With):
-            if ctes.args.get("recursive"):
-                hidden |= {cte.alias.lower() for cte in ctes.expressions}
             for cte in ctes.expressions:
-                self.visit(cte.this, hidden, depth)
-                hidden |= {cte.alias.lower()}
+                hidden = self._cte(cte, bool(ctes.args.get("recursive")), hidden, depth)
         for child in list(node.iter_expressions()):
             if child is not ctes:
                 self.visit(child, hidden, depth)
@@ -111,11 +118,29 @@ class _Resolver:
             self._table(node, hidden, depth)
         elif isinstance(node, exp.Column):
             self._column(node)
+        elif isinstance(node, exp.Func):
+            check_function(node)
+        elif isinstance(node, _IN_FROM) and not isinstance(node.this, _AS_TABLES):
+            raise _no_table(node.this)
+        elif isinstance(node, exp.DML):
+            raise NotSupportedError(f"{node.key.upper()} in a query", place=place_of(node))
 
-    def _table(self, node: exp.Table, hidden: frozenset[str], depth: int) -> None:
+    def _cte(
+        self, cte: exp.CTE, recursive: bool, hidden: Mapping[str, str], depth: int
+    ) -> Mapping[str, str]:
+        """Resolve a CTE and name it anew; which names are hidden after it."""
+        after = {**hidden, cte.alias.lower(): f"c:{self._ctes}"}
+        self._ctes += 1
+        own = recursive and isinstance(cte.this, exp.Union)
+        self.visit(cte.this, after if own else hidden, depth)
+        alias = cte.args["alias"]
+        alias.set("this", exp.to_identifier(after[cte.alias.lower()], quoted=True))
+        return after
+
+    def _table(self, node: exp.Table, hidden: Mapping[str, str], depth: int) -> None:
         if not isinstance(node.this, exp.Identifier):
             if not isinstance(node.this, TABLE_FUNCTIONS):
-                raise NotSupportedError(f"{node.this.sql()[:60]} in the place of a table")
+                raise _no_table(node.this)
             return
         name, schema = node.name, node.db.lower()
         if node.args.get("when") is not None:
@@ -123,6 +148,7 @@ class _Resolver:
         if not schema and name.lower() in hidden:
             if node.args.get("version") is not None:
                 raise _of_tables_only(node)
+            _rename(node, hidden[name.lower()])
             return
         if node.catalog or (schema and schema not in (self._space, "information_schema")):
             raise NoSuchTable(
@@ -171,12 +197,9 @@ class _Resolver:
     def _source(
         self, node: exp.Table, table: Table | None, system: str, checkpoint: int | None = None
     ) -> None:
-        if not node.alias:
-            alias = exp.to_identifier(node.name, quoted=True)
-            node.set("alias", exp.TableAlias(this=alias))
         name = f"t:{len(self.sources)}"
+        _rename(node, name)
         source = Source(name, node.alias.lower(), node, table, system, checkpoint)
-        node.set("this", exp.to_identifier(source.name, quoted=True))
         node.set("db", None)
         self.sources.append(source)
 
@@ -200,6 +223,22 @@ class _Resolver:
     def _column(self, node: exp.Column) -> None:
         if node.db.lower() in (self._space, "information_schema") and not node.catalog:
             node.set("db", None)
+
+
+def _rename(node: exp.Table, name: str) -> None:
+    """Give a table another name in the SQL for DuckDB; it keeps its own as its alias."""
+    if not node.alias:
+        alias = exp.to_identifier(node.name, quoted=True)
+        node.set("alias", exp.TableAlias(this=alias))
+    node.set("this", exp.to_identifier(name, quoted=True))
+
+
+def _no_table(node: exp.Expr) -> NotSupportedError:
+    return NotSupportedError(
+        f"{node.sql()[:60]} in the place of a table",
+        hint="only generate_series, range, unnest and VALUES may stand there beside tables",
+        place=place_of(node),
+    )
 
 
 def _then(now: Table | View, then: Catalog) -> str:

@@ -30,6 +30,8 @@ from herd.table import AsyncTable
 from herd.types import BIGINT, TEXT, ColumnType, Kind
 
 TOKEN_MARK: Final = "hbt"
+PASSWORD_CHARACTERS_MIN: Final = 8
+"""So long is a password that is set; those of before may be shorter."""
 _ID_BYTES: Final = 8
 _SECRET_BYTES: Final = 32
 _RESERVED: Final = frozenset({"node", "everybody", "nobody", "console"})
@@ -168,7 +170,8 @@ class UserRows:
     async def add(self, name: str, password: str = "", *, admin: bool = False) -> None:
         """Add a user. Without a password they come by token alone.
 
-        Raises `InvalidRequest` for a name that is taken, or for what none can be.
+        Raises `InvalidRequest` for a name that is taken, for what none can be, and for a password
+        of less than `PASSWORD_CHARACTERS_MIN` characters.
         """
         name, verifier = prepared_name(name), self._verifier(password)
         if name in _RESERVED:
@@ -256,6 +259,10 @@ class UserRows:
 
     @staticmethod
     def _verifier(password: str) -> str:
+        if password and len(password) < PASSWORD_CHARACTERS_MIN:
+            raise InvalidRequest(
+                f"a password has at least {PASSWORD_CHARACTERS_MIN} characters: take a longer one"
+            )
         salt = ssl.RAND_bytes(SALT_BYTES)
         return str(ScramVerifier.of(password, salt=salt)) if password else ""
 

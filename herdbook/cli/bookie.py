@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Annotated, Final
 
 import typer
 
+from engine.access.secret_files import secret_in
 from engine.errors import EngineError, InvalidRequest
 from herdbook.cli.late import Late, late
 from herdbook.cli.store import refuse_url_as_data
@@ -204,8 +205,10 @@ def _audit(security: "Security") -> "Audit":
 
 
 def _runner() -> asyncio.Runner:
+    from engine.folder.modes import write_for_ourselves
     from engine.ports.system_loop import new_event_loop
 
+    write_for_ourselves()
     return asyncio.Runner(loop_factory=new_event_loop)
 
 
@@ -230,10 +233,7 @@ def _content(file: Path | None) -> bytes:
     """What is in a file, without white space around it; nothing without a file."""
     if file is None:
         return b""
-    try:
-        content = file.read_bytes().strip()
-    except OSError as error:
-        raise InvalidRequest(f"cannot read {file}: {error.strerror}") from error
+    content = secret_in(file)
     if not content:
         raise InvalidRequest(f"{file} is empty")
     return content

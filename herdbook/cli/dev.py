@@ -47,8 +47,10 @@ def dev(
     A real ZooKeeper, and nodes with all roles. Whoever is on this machine may do everything. Ctrl-C
     ends it and leaves nothing but --data. A cluster of other machines is made of herdbook serve.
     """
+    from engine.folder.modes import write_for_ourselves
     from herdbook.node.dev import DevSettings
 
+    write_for_ourselves()
     run(_serve(DevSettings(nodes, data, grace_ms, quiet=not verbose), as_json))
 
 

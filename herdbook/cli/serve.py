@@ -88,8 +88,10 @@ def serve(
     elif check:
         typer.echo(f"nothing is wrong with it: {' '.join(settings.ordered_roles)}")
     else:
+        from engine.folder.modes import write_for_ourselves
         from herdbook.node.serving import serve_node
 
+        write_for_ourselves()
         run(serve_node(settings, typer.echo))
 
 

@@ -11,6 +11,7 @@ from itertools import combinations
 from pathlib import Path
 from typing import Any, Final
 
+from engine.access.secret_files import why_open
 from engine.errors import InvalidRequest
 from engine.folder.naming import refuse_url
 from engine.metadata.cluster_url import SCHEME, parse_url
@@ -30,6 +31,8 @@ from herdbook.node.settings import (
 
 PAIRS: Final = ("security", "broker", "http")
 """Tables with a certificate and its key."""
+SECRETS: Final = ("secret_file", "password_file", "private_key", "users")
+"""Keys of files that nobody else may read."""
 DISKS: Final = "bookie.folders"
 
 
@@ -174,6 +177,9 @@ def _files(settings: NodeSettings) -> Iterator[str]:
             with Path(value).open("rb") as file:
                 if not file.read(1):
                     yield f"{key}: {value} is empty"
+                    continue
+            if key.rpartition(".")[2] in SECRETS and (why := why_open(Path(value))):
+                yield f"{key}: {why}"
         except OSError as error:
             yield f"{key}: {value} cannot be read: {error.strerror}"
 

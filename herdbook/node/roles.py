@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Final
 
 import msgspec
 
+from engine.folder.modes import make_own
 from engine.ports.metrics import NO_METRICS, Metrics
 from herdbook.finding import Configuration
 from herdbook.node.reading import toml_value
@@ -60,7 +61,7 @@ def write_client_file(settings: NodeSettings) -> Path:
         table = msgspec.structs.asdict(getattr(settings, name))
         lines += [f"{key} = {toml_value(value)}" for key, value in table.items() if value]
     file = settings.own_folder / CLIENT_FILE
-    file.parent.mkdir(parents=True, exist_ok=True)
+    make_own(file.parent)
     # Each process of a node writes it, several at once.
     new = file.with_suffix(f".{os.getpid()}.new")
     new.write_text("\n".join(lines) + "\n", encoding="utf-8")
@@ -175,7 +176,7 @@ async def _herd(service: Service) -> None:
         service.serving(node.address)
 
     data = settings.folder(Role.HERD)
-    data.mkdir(parents=True, exist_ok=True)
+    make_own(data)
     async with open_store(settings.url) as client, _measured(table.metrics) as metrics:
         await serve_node(
             data.absolute(),
@@ -208,7 +209,6 @@ async def _broker(service: Service) -> None:
     state = None
     if settings.clustered:
         state = settings.folder(Role.BROKER)
-        state.mkdir(parents=True, exist_ok=True)
     tasks = TaskServerSettings(
         listen=table.listen,
         grpc=table.grpc,

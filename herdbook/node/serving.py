@@ -19,6 +19,7 @@ from typing import Any, Final
 
 from engine.errors import FolderLocked, InvalidRequest
 from engine.folder.lock import FolderLock
+from engine.folder.modes import close_to_others
 from engine.ports.clock import SystemClock
 from engine.transport.address import parse_host_port
 from herdbook.node.child import log_with_times, quiet_grpc
@@ -197,10 +198,11 @@ async def _beside(work: Coroutine[Any, Any, None]) -> AsyncIterator[None]:
 
 @contextmanager
 def locked(folder: Path) -> Iterator[None]:
-    """Hold a node's folder. Raises `FolderLocked`."""
+    """Hold a node's folder, and close what it is in to others. Raises `FolderLocked`."""
     with ExitStack() as stack:
         lock = FolderLock.of(folder)
         stack.callback(lock.close)
         if not lock.try_take():
             raise FolderLocked(f"{folder.parent} has a node that runs: stop that one first")
+        close_to_others(folder.parent)
         yield

@@ -68,7 +68,7 @@ class StatusFile:
             await asyncio.sleep(self._table.beat_ms / 1000)
 
     def __enter__(self) -> "StatusFile":
-        self._file.parent.mkdir(parents=True, exist_ok=True)
+        self._file.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
         return self
 
     def __exit__(self, *_: object) -> None:

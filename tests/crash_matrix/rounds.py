@@ -363,6 +363,7 @@ class CommandRounds:
             return
         (site.folder / "file").write_bytes(bytes(range(256)) * 4_000)
         (site.folder / "word").write_text("a word of ann\n")
+        (site.folder / "word").chmod(0o600)
         store = self._fill("{store}", 0)[0]
         load = f"{LOAD} {store} {site.notes(9)} {site.seed} entry row object task"
         started = Started(load.split(), site.folder / "load")

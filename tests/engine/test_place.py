@@ -103,5 +103,6 @@ def test_a_secret_that_is_not_on_this_machine_is_named(tmp_path: Path) -> None:
     with pytest.raises(InvalidRequest, match="cannot be read on this machine"):
         Place(secret_file=str(missing)).make_security()
     missing.write_bytes(b"sixteen bytes or more\n")
+    missing.chmod(0o600)
     security = Place(secret_file=str(missing)).make_security()
     assert security.secret == b"sixteen bytes or more"

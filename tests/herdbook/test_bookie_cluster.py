@@ -122,7 +122,9 @@ def test_a_folder_that_cannot_be_written_keeps_no_other_from_remembering_its_clu
 async def test_a_secret_beside_an_open_zookeeper_is_warned_of(tmp_path: Path) -> None:
     chroot = fresh_chroot()
     (tmp_path / "secret").write_text("known to this cluster alone")
+    (tmp_path / "secret").chmod(0o600)
     (tmp_path / "password").write_text("moo")
+    (tmp_path / "password").chmod(0o600)
     guarded = ("--secret-file", str(tmp_path / "secret"))
     user = ("--zookeeper-user", "cow", "--zookeeper-password-file", str(tmp_path / "password"))
     careless, careful = (

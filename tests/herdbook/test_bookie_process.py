@@ -225,6 +225,7 @@ async def test_a_bookie_with_a_secret_file_serves_those_who_know_the_secret(
     tmp_path: Path,
 ) -> None:
     (tmp_path / "secret").write_bytes(SECRET + b"\n")
+    (tmp_path / "secret").chmod(0o600)
     one = ClientSettings(ensemble=1, write_quorum=1, ack_quorum=1)
     async with (
         cluster(tmp_path, 1, "--secret-file", str(tmp_path / "secret")) as made,
@@ -235,6 +236,7 @@ async def test_a_bookie_with_a_secret_file_serves_those_who_know_the_secret(
 
 async def test_certificates_and_a_secret_protect_both_wires_of_a_bookie(tmp_path: Path) -> None:
     (tmp_path / "secret").write_bytes(SECRET)
+    (tmp_path / "secret").chmod(0o600)
     herd = Authority(tmp_path, "herd")
     cow = herd.sign("cow")
     security = herd.security("calf", secret=SECRET)

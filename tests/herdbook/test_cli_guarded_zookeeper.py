@@ -51,6 +51,7 @@ class Herder:
         self.file.write_text(CLIENT.format(url=self.url))
         for name, text in (("secret", "known to this cluster alone"), ("password", "moo\n")):
             (folder / name).write_text(text)
+            (folder / name).chmod(0o600)
         ports = {name: free_port() for name in ("bookie", "herd", "broker", "grpc")}
         self.node = folder / "node.toml"
         self.node.write_text(NODE.format(url=self.url, **ports))
@@ -104,5 +105,6 @@ def test_objects_and_tasks_are_put_there(herder: Herder) -> None:
 
 def test_users_are_added(herder: Herder) -> None:
     (herder.folder / "word").write_text(os.urandom(12).hex())
+    (herder.folder / "word").chmod(0o600)
     herder.does("user", "add", "ann", "--admin", "--password-file", str(herder.folder / "word"))
     assert "ann" in herder.does("user", "ls")

@@ -41,6 +41,7 @@ def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Path, str
     path = tmp_path_factory.mktemp("store")
     users = path / "users.toml"
     users.write_text(USERS)
+    users.chmod(0o600)
     folder = path / "data"
     signed = Authority(path, "authority").sign("broker")
     (path / "config.toml").write_text("[security]\nauthorities = 'authority.pem'")
@@ -266,6 +267,7 @@ def test_nobody_serves_all_the_world_without_saying_so(tmp_path: Path) -> None:
     assert "a secret" in told
     wrong = tmp_path / "users"
     wrong.write_text("[users.elsa]\npasword = 'x'")
+    wrong.chmod(0o600)
     assert "list of users" in failed("serve", "--users", str(wrong), "--url", str(folder))
 
 

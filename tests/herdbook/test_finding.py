@@ -81,7 +81,9 @@ def test_a_file_that_says_what_nobody_knows_is_an_error_that_names_it(
 
 def test_secrets_and_certificates_are_named_relative_to_the_file(tmp_path: Path) -> None:
     (tmp_path / "secret").write_bytes(b"sixteen bytes or more\n")
+    (tmp_path / "secret").chmod(0o600)
     (tmp_path / "password").write_bytes(b"moo")
+    (tmp_path / "password").chmod(0o600)
     file = tmp_path / "c.toml"
     file.write_text(
         'wire = "grpc"\n[security]\nsecret_file = "secret"\nauthorities = "/etc/ca.pem"\n'

@@ -2,14 +2,16 @@
 
 import asyncio
 import json
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Awaitable
 from contextlib import asynccontextmanager
 from pathlib import Path
 
 import httpx
 import pytest
+from grpc import StatusCode, aio
 
 import herdbook
+from broker.commands import Spec
 from broker.connection import (
     Assigned,
     Completion,
@@ -20,11 +22,15 @@ from broker.connection import (
     Welcome,
     WorkerLimits,
 )
-from broker.errors import UnknownCodePool
+from broker.errors import BrokerError, UnknownCodePool
+from broker.http import User
 from broker.task import Status
 from broker.wire.grpc_generated import broker_pb2 as wire
 from broker.wire.grpc_port import GrpcWorkerPort
+from engine.access.principal import ALL, Grant
 from engine.errors import InvalidRequest
+from engine.transport.security import Security
+from herdbook.access.opening import users_of
 from herdbook.node.opening import FolderOpening
 from herdbook.task_api import SERVER_FILE, open_tasks, read_server
 from herdbook.task_server import TaskServerSettings, serve_tasks
@@ -32,14 +38,15 @@ from herdbook.zookeeper_server import free_port
 from tests.broker.wire.test_grpc import Client
 
 TASKS = "/api/v1/tasks"
+WORD = "the word of everybody"
 
 
 @asynccontextmanager
-async def serving(folder: Path, grpc: str = "") -> AsyncIterator[str]:
+async def serving(folder: Path, grpc: str = "", users: tuple[User, ...] = ()) -> AsyncIterator[str]:
     """Where a folder's tasks are served, by this process."""
     ended = asyncio.Event()
     url: asyncio.Future[str] = asyncio.get_running_loop().create_future()
-    settings = TaskServerSettings("127.0.0.1:0", grpc=grpc)
+    settings = TaskServerSettings("127.0.0.1:0", grpc=grpc, users=users)
     server = asyncio.create_task(serve_tasks(str(folder), settings, url.set_result, ended=ended))
     try:
         server.add_done_callback(lambda _: url.cancel())
@@ -75,6 +82,75 @@ async def test_a_server_serves_tasks_that_another_opener_runs(tmp_path: Path) ->
                 assert seen.result == b"1"
                 assert (await http.get(f"{TASKS}/2")).json()["type"] == "milk"
             await client.channel.close(None)
+
+
+async def refused(call: Awaitable[object]) -> str:
+    """What who is not let in over gRPC is told."""
+    with pytest.raises(aio.AioRpcError) as caught:
+        await call
+    assert caught.value.code() is StatusCode.UNAUTHENTICATED
+    return caught.value.details() or ""
+
+
+async def test_the_tasks_of_a_folder_with_users_ask_for_a_proof_over_grpc(tmp_path: Path) -> None:
+    """The port is one that each process of the machine reaches."""
+    folder, port = tmp_path / "data", free_port("127.0.0.1")
+    async with herdbook.open_async(folder) as book:
+        known = await users_of(book)
+        await known.rows.add("ann", WORD, admin=False)
+        await known.rows.add("robot", WORD, admin=False)
+        await known.rows.grant("robot", Grant("tenant", ALL, "write"))
+    async with asyncio.timeout(60), serving(folder, f"127.0.0.1:{port}"):
+        client = Client(port)
+        assert "token" in await refused(client.submit(type="milk"))
+        assert "token" in await refused(client.task(1))
+        ask = client.channel.unary_unary("/herdbook.broker.v1.Broker/Ask", None, None)
+        assert "token" in await refused(ask(wire.AskRequest(name="settings").SerializeToString()))
+        with pytest.raises(BrokerError, match="token"):
+            await works_through(GrpcWorkerPort((client.address,)))
+        wrong = Security(user="robot", password="not the word")
+        with pytest.raises(BrokerError):
+            await works_through(GrpcWorkerPort((client.address,), wrong))
+        # A user without a grant is let in, and may do nothing.
+        ann = GrpcWorkerPort((client.address,), Security(user="ann", password=WORD))
+        with pytest.raises(BrokerError):
+            await works_through(ann)
+        async with herdbook.open_async(folder) as book:
+            calls = await book.broker.calls()
+            await calls.submit([Spec("milk"), Spec("milk")])
+            await calls.put_code("tools", b"an archive")
+        robot = GrpcWorkerPort((client.address,), Security(user="robot", password=WORD))
+        await works_through(robot)
+        await ann.close()
+        await client.channel.close(None)
+
+
+async def test_a_file_of_users_closes_grpc_to_strangers(tmp_path: Path) -> None:
+    folder, port = tmp_path / "data", free_port("127.0.0.1")
+    folder.mkdir()
+    async with serving(folder, f"127.0.0.1:{port}", (User("elsa", WORD, admin=True),)):
+        client = Client(port)
+        assert "token" in await refused(client.submit(type="milk"))
+        await client.channel.close(None)
+
+
+async def test_a_stranger_is_sent_away_when_the_first_user_comes(tmp_path: Path) -> None:
+    folder, port = tmp_path / "data", free_port("127.0.0.1")
+    folder.mkdir()
+    async with asyncio.timeout(60), serving(folder, f"127.0.0.1:{port}"):
+        client = Client(port)
+        assert await client.submit(type="milk") == 1
+        worker = GrpcWorkerPort((client.address,))
+        link = await worker.connect(Hello("elsa", "p", "here", ("milk",), WorkerLimits(2)))
+        async with herdbook.open_async(folder) as book:
+            await (await users_of(book)).rows.add("ann", WORD, admin=True)
+        with pytest.raises(BrokerError):
+            while True:
+                await link.receive()
+        await refused(client.submit(type="milk"))
+        await link.close()
+        await worker.close()
+        await client.channel.close(None)
 
 
 async def works_through(port: GrpcWorkerPort) -> None:

@@ -1,13 +1,17 @@
 """What every request goes through: bounds, logins, methods, followers, defects."""
 
+import asyncio
 import base64
 import logging
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
 from typing import Any
 
 import httpx
 import pytest
+from starlette.requests import Request
 
+from broker.access import Asking
 from broker.errors import NotLeader, OutcomeUnknown
 from broker.http import Desk, HttpSettings, Logins, create_app, desk_of
 from broker.http.desk import FOLLOWER, Standing
@@ -167,6 +171,42 @@ async def test_a_page_of_another_site_cannot_ask_through_a_browser() -> None:
             assert reply.status_code == status
 
 
+@pytest.mark.parametrize(
+    ("url", "host", "origin", "status"),
+    [
+        ("https://localhost", "localhost", "https://localhost", 201),
+        ("https://localhost", "localhost:443", "https://localhost", 201),
+        ("https://localhost", "localhost", "https://LOCALHOST:443", 201),
+        ("https://localhost:7364", "localhost:7364", "https://localhost:7364", 201),
+        ("https://localhost", "localhost", "http://localhost", 403),
+        ("https://localhost:7364", "localhost:7364", "http://localhost:7364", 403),
+        ("https://localhost:7364", "localhost:7364", "https://localhost", 403),
+        ("https://localhost", "localhost", "https://localhost:80", 403),
+        ("https://localhost", "localhost", "//localhost", 403),
+        ("https://localhost", "localhost", "ftp://localhost", 403),
+        ("https://localhost", "localhost", "localhost", 403),
+        ("https://localhost", "localhost", "https://evil", 403),
+        ("https://localhost", "localhost", "https://localhost@evil", 403),
+        ("http://localhost:80", "localhost", "http://localhost:80", 201),
+        ("http://localhost:7364", "localhost:7364", "http://localhost:7364", 201),
+        ("http://localhost:7364", "localhost:7364", "http://localhost:7365", 403),
+        ("http://[::1]:7364", "[::1]:7364", "http://[::1]:7364", 201),
+        ("http://[::1]:7364", "[::1]:7364", "http://[::1]", 403),
+        # Behind a proxy that ends TLS.
+        ("http://localhost", "localhost", "https://localhost", 201),
+        ("http://localhost", "localhost:80", "https://localhost", 403),
+    ],
+)
+async def test_a_page_is_ours_if_scheme_host_and_port_are(
+    url: str, host: str, origin: str, status: int
+) -> None:
+    async with asked() as client:
+        headers = {"Host": host, "Origin": origin}
+        place = f"{url}/api/v1/tasks"
+        reply = await client.http.post(place, json={"type": "t"}, headers=headers)
+        assert reply.status_code == status
+
+
 async def test_a_host_that_is_not_ours_is_refused_whatever_is_asked() -> None:
     async with opened() as broker:
         client = Client(create_app(desk_of(broker), names=("Cows.example", "")))
@@ -191,6 +231,72 @@ async def test_metrics_are_prometheus_text_where_there_are_any() -> None:
         assert (reply.status_code, reply.text) == (200, "tasks 1\n")
         without = Client(create_app(desk_of(broker)))
         assert (await without.http.get("/metrics")).status_code == 404
+
+
+class Known:
+    """A doorkeeper that knows who asks by one header."""
+
+    def __init__(self, *users: Asking) -> None:
+        self.users = {each.name: each for each in users}
+
+    def asking(self, request: Request) -> Asking | None:
+        return self.users.get(request.headers.get("x-user", ""))
+
+
+NO_GRANT = Asking("eve", admin=False)
+READER = Asking("otto", admin=False, readable=("shop",))
+WRITER = Asking("ann", admin=False, tenants=("shop",))
+ADMIN = Asking("elsa")
+
+
+@asynccontextmanager
+async def known(*users: Asking) -> AsyncIterator[Callable[..., Awaitable[httpx.Response]]]:
+    """What asks a broker as one of some users."""
+    async with opened() as broker:
+        app = create_app(desk_of(broker), Known(*users), metrics=lambda: b"waiting{shop} 7\n")
+        client = Client(app, broker)
+
+        async def ask(who: Asking, method: str, path: str, body: object = None) -> httpx.Response:
+            return await client.http.request(method, path, headers={"x-user": who.name}, json=body)
+
+        yield ask
+
+
+async def test_metrics_which_name_all_tenants_are_for_administrators() -> None:
+    async with known(NO_GRANT, READER, WRITER, ADMIN) as ask:
+        for who in (NO_GRANT, READER, WRITER):
+            reply = await ask(who, "GET", "/metrics")
+            assert (reply.status_code, reply.json()["error"]["code"]) == (403, "access_denied")
+            assert "shop" not in reply.text
+        assert (await ask(ADMIN, "GET", "/metrics")).text == "waiting{shop} 7\n"
+
+
+async def test_who_may_act_for_no_tenant_opens_no_transaction() -> None:
+    begin = {"action": "beginTransaction"}
+    async with known(NO_GRANT, READER, WRITER, ADMIN) as ask:
+        for who in (NO_GRANT, READER):
+            assert (await ask(who, "POST", "/api/v1/transactions")).status_code == 403
+            assert not (await ask(who, "POST", "/majordodo", begin)).json()["ok"]
+        for who in (WRITER, ADMIN):
+            assert (await ask(who, "POST", "/api/v1/transactions")).status_code == 201
+            assert (await ask(who, "POST", "/majordodo", begin)).json()["ok"]
+
+
+async def test_one_user_has_only_so_many_open_transactions(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("broker.service.OWNER_TRANSACTIONS_MAX", 3)
+    begin = "/api/v1/transactions"
+    async with known(WRITER, ADMIN) as ask:
+        replies = await asyncio.gather(*(ask(WRITER, "POST", begin) for _ in range(5)))
+        told = sorted(reply.status_code for reply in replies)
+        assert told == [201, 201, 201, 503, 503], "those on their way count, too"
+        assert (await ask(WRITER, "POST", begin)).json()["error"]["code"] == "overloaded"
+        assert (await ask(ADMIN, "POST", begin)).status_code == 201, "others have a share"
+        begun = next(reply for reply in replies if reply.status_code == 201)
+        number = begun.json()["transaction"]
+        assert (await ask(WRITER, "POST", f"{begin}/{number}/rollback")).status_code == 200
+        assert (await ask(WRITER, "POST", begin)).status_code == 201
 
 
 class Following:

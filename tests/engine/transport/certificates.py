@@ -55,6 +55,7 @@ class Authority:
                 serialization.NoEncryption(),
             )
         )
+        made.private_key.chmod(0o600)
         return made
 
     def security(self, name: str, **more: Any) -> Security:

@@ -252,6 +252,7 @@ async def test_health_says_that_a_server_is_ending() -> None:
 def test_a_server_that_is_refused_its_certificate_names_the_file(tmp_path: Path) -> None:
     wrong = tmp_path / "no.pem"
     wrong.write_text("moo")
+    wrong.chmod(0o600)
     code = (
         "import asyncio, sys; from pathlib import Path; "
         "from engine.transport.grpc_server import GrpcServer; "

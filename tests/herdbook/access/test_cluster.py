@@ -52,6 +52,7 @@ class House:
         self.node_file = folder / "node.toml"
         self.secret_file = folder / "secret"
         self.secret_file.write_text(SECRET)
+        self.secret_file.chmod(0o600)
         self.node_file.write_text('[security]\nsecret_file = "secret"\n[audit]\nfolder = "audit"\n')
 
     @property
@@ -235,6 +236,7 @@ def test_sparks_driver_gets_a_token_for_its_user_and_shows_it_nowhere(
     house: House, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     (tmp_path / "word").write_text(WORDS["ben"])
+    (tmp_path / "word").chmod(0o600)
     config = tmp_path / "config.toml"
     config.write_text('[login]\nuser = "ben"\npassword_file = "word"\n')
     monkeypatch.setenv("HERDBOOK_CONFIG", str(config))
@@ -265,6 +267,7 @@ def test_commands_on_tasks_come_as_the_configuration_says(
     house: House, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, known_by: str
 ) -> None:
     (tmp_path / "word").write_text(WORDS["ben"])
+    (tmp_path / "word").chmod(0o600)
     if known_by == "secret":
         monkeypatch.setenv("HERDBOOK_CONFIG", str(house.node_file))
     elif known_by == "login":

@@ -188,6 +188,28 @@ async def test_the_last_administrator_stays_while_there_are_others(tmp_path: Pat
             await rows.remove("ann")
 
 
+async def test_a_new_password_has_eight_characters(tmp_path: Path) -> None:
+    async with users(tmp_path) as (rows, known, _clock):
+        await rows.add("ann", "eight ch", admin=True)
+        for word in ("w", "1234567", "äöüäöüä"):
+            with pytest.raises(InvalidRequest, match="at least 8 characters"):
+                await rows.add("ben", word)
+            with pytest.raises(InvalidRequest, match="at least 8 characters"):
+                await rows.set_password("ann", word)
+        assert (await known.password("ann", "eight ch")).admin
+        assert [user.name for user in await rows.all()] == ["ann"]
+
+
+async def test_a_user_of_before_with_a_short_password_logs_in(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with users(tmp_path) as (rows, known, _clock):
+        with monkeypatch.context() as before:
+            before.setattr("herdbook.access.rows.PASSWORD_CHARACTERS_MIN", 1)
+            await rows.add("ann", "w", admin=True)
+        assert (await known.password("ann", "w")).admin
+
+
 async def test_of_two_users_who_are_added_at_once_under_one_name_one_is_refused(
     tmp_path: Path,
 ) -> None:
@@ -350,9 +372,10 @@ def said(store: str, *arguments: str, typed: str | None = None) -> Result:
 
 
 def test_the_commands_add_grant_list_and_remove(store: str, tmp_path: Path) -> None:
-    assert said(store, "add", "ann", "--admin", "--password-file", "-", typed="w\n").exit_code == 0
+    assert said(store, "add", "ann", "--admin", "--no-password").exit_code == 0
     word = tmp_path / "word"
     word.write_text("ben's word\n")
+    word.chmod(0o600)
     assert said(store, "add", "ben", "--password-file", str(word)).exit_code == 0
     assert said(store, "grant", "ben", "tablespace", "Shop", "write").exit_code == 0
     token = said(store, "token", "ben", "--for", "12h", "--note", "nightly").stdout.strip()
@@ -363,7 +386,7 @@ def test_the_commands_add_grant_list_and_remove(store: str, tmp_path: Path) -> N
     assert facts[1]["tokens"][0]["note"] == "nightly" and token not in said(store, "ls").stdout
     assert said(store, "token", "ben", "--revoke", token.split("_")[1]).exit_code == 0
     assert said(store, "revoke", "ben", "tablespace", "shop").exit_code == 0
-    assert said(store, "passwd", "ben", "--password-file", "-", typed="other\n").exit_code == 0
+    assert said(store, "passwd", "ben", "--password-file", "-", typed="other word\n").exit_code == 0
     assert said(store, "rm", "ben").exit_code == 0
     assert "open" in said(store, "rm", "ann").output
 
@@ -393,7 +416,9 @@ def test_the_commands_say_in_a_line_what_they_did(tmp_path: Path) -> None:
         (("add", "eve", "--password-file", "nowhere"), None, 2),
         (("add", "two words", "--no-password"), None, 1),
         (("add", "eve", "--password", "word"), None, 2),
-        (("passwd", "eve", "--password-file", "-"), "w\n", 1),
+        (("passwd", "eve", "--password-file", "-"), "a word of eve\n", 1),
+        (("add", "eve", "--password-file", "-"), "seven c\n", 1),
+        (("passwd", "ann", "--password-file", "-"), "seven c\n", 1),
         (("rm", "eve"), None, 1),
         (("grant", "eve", "tablespace", "shop", "own"), None, 2),
         (("grant", "eve", "barn", "shop", "read"), None, 2),
@@ -427,7 +452,9 @@ def test_the_login_is_the_arguments_the_environments_or_the_files(
     for name in ("HERDBOOK_USER", "HERDBOOK_PASSWORD_FILE", "HERDBOOK_TOKEN"):
         monkeypatch.delenv(name, raising=False)
     (tmp_path / "word").write_text("ann's word\n")
+    (tmp_path / "word").chmod(0o600)
     (tmp_path / "token").write_text("hbt_1_2\n")
+    (tmp_path / "token").chmod(0o600)
     file = tmp_path / "config.toml"
     file.write_text('[login]\nuser = "ann"\npassword_file = "word"\n')
     security = read_configuration(file).make_security()

@@ -30,11 +30,20 @@ def address() -> str:
     return f"{HOST}:{free_port(HOST)}"
 
 
+def open_to_others(folder: Path) -> list[str]:
+    """What others than the owner may enter or read in a folder, and the folder itself."""
+    found = [folder, *folder.rglob("*")]
+    return [str(each) for each in found if each.lstat().st_mode & 0o077]
+
+
 class Node:
     """A node with three bookies that is everything, and its file."""
 
     def __init__(self, folder: Path) -> None:
         self.data = folder / "node"
+        # As earlier versions made them.
+        for made in ("node", "node/herd", "one"):
+            (folder / made).mkdir(mode=0o755)
         self.url = f"herdbook://{shared_zookeeper().hosts}{fresh_chroot()}"
         self.http = address()
         self.file = folder / "node.toml"
@@ -115,6 +124,11 @@ def test_what_all_its_roles_are_for_works(node: Node, served: Running) -> None:
     assert (got.status_code, got.content) == (200, b"moo")
     assert httpx.get(f"{through}/tasks/{task.id}", timeout=30).json()["type"] == "milk"
     assert called("serve", "--config", str(node.file)).stderr.startswith("FolderLocked: ")
+
+
+def test_nobody_else_may_read_what_any_of_its_roles_keeps(node: Node, served: Running) -> None:
+    folders = [node.data, *(node.data.parent / name for name in ("one", "two", "three"))]
+    assert [each for folder in folders for each in open_to_others(folder)] == []
 
 
 def test_a_role_that_is_killed_comes_back_beside_the_others(node: Node, served: Running) -> None:
@@ -211,6 +225,8 @@ def test_ports_that_somebody_has_are_named_with_what_moves_them_and_nothing_is_m
 
 def test_a_folder_alone_is_served_in_one_process(tmp_path: Path) -> None:
     data, http = tmp_path / "data", address()
+    # As somebody made it.
+    data.mkdir(mode=0o755)
     words = ["serve", "--data", str(data), "--set", f"http.listen={http}"]
     words += ["--set", f"broker.listen={address()}", "--set", f"broker.grpc={address()}"]
     with running(tmp_path / "errors", *words) as command:
@@ -219,6 +235,7 @@ def test_a_folder_alone_is_served_in_one_process(tmp_path: Path) -> None:
         assert made.returncode == 0, made.stderr
         tables = httpx.get(f"http://{http}/api/v1/tablespaces/default/tables", timeout=30)
         assert "cow" in tables.text
+        assert open_to_others(data) == []
         assert command.end(signal.SIGINT) == 0, command.errors()
     with herdbook.open(data) as book, book.sql() as connection:
         assert connection.execute("SELECT count(*) FROM cow").fetchone() == (0,)

@@ -136,6 +136,7 @@ def test_brokers_are_served_to_other_machines_by_users_of_the_cluster_over_tls(
     tmp_path: Path,
 ) -> None:
     (tmp_path / "key").write_text("0123456789abcdef")
+    (tmp_path / "key").chmod(0o600)
     flags: dict[str, object] = {"data": str(tmp_path / "data"), "url": URL}
     flags |= {"broker.listen": "0.0.0.0:7364", "broker.grpc": "0.0.0.0:7365"}
     flags["security.secret_file"] = str(tmp_path / "key")
@@ -194,6 +195,7 @@ def test_a_folder_alone_has_no_role_repair(tmp_path: Path) -> None:
 
 def test_paths_begin_in_the_folder_of_the_file_that_says_them(tmp_path: Path) -> None:
     (tmp_path / "secret").write_text("0123456789abcdef")
+    (tmp_path / "secret").chmod(0o600)
     file = written(tmp_path, 'data = "node"\n[security]\nsecret_file = "secret"\n')
     found = read_settings(file)
     assert found.data == str(tmp_path / "node")
@@ -228,6 +230,7 @@ def test_processors_are_asked_by_a_bookie_of_a_cluster_where_the_machine_lets_it
 
 def test_what_is_printed_is_a_file_that_says_the_same_and_no_secret(tmp_path: Path) -> None:
     (tmp_path / "secret").write_text("a secret of sixteen bytes")
+    (tmp_path / "secret").chmod(0o600)
     said = read_settings(
         None,
         {},

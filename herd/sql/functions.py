@@ -1,0 +1,47 @@
+"""Which functions of the query engine a statement may not call.
+
+Invariants:
+- A statement reads rows and computes. What waits, writes to a log, shows or changes the process,
+  its settings, its connections or its own catalog, or runs another text as SQL, is refused.
+- What stands in the place of a table is looked at elsewhere: there, only what is listed may stand.
+"""
+
+from typing import Final
+
+from sqlglot import exp
+
+from herd.errors import NotSupportedError
+from herd.sql.parsing import place_of
+
+REFUSED: Final = frozenset(
+    {
+        # They wait, write to the log, or change what the next query of the connection gets.
+        *("sleep_ms", "pg_sleep", "write_log", "setseed"),
+        # They show settings, and what the process and its connections do.
+        *("current_setting", "getvariable", "get_block_size", "current_query", "current_query_id"),
+        *("current_connection_id", "current_transaction_id", "txid_current"),
+        # They read the engine's own catalog.
+        *("index_key", "pg_get_constraintdef", "pg_get_viewdef"),
+        # They plan a text as SQL, or take bytes for structures of the engine.
+        *("json_serialize_plan", "to_aggregate_state", "variant_bytes_to_variant"),
+    }
+)
+_INTERNAL: Final = "__internal_"
+"""How names of functions begin that the engine's optimizer puts into a plan."""
+_HINT: Final = "functions that compute a value from their arguments may be called"
+
+
+def is_refused(name: str) -> bool:
+    """Whether a function may not be called, by its name in any case."""
+    name = name.lower()
+    return name in REFUSED or name.startswith(_INTERNAL)
+
+
+def check_function(node: exp.Func) -> None:
+    """Raise `NotSupportedError` for a call of a function that is refused."""
+    anonymous = isinstance(node, exp.Anonymous | exp.AnonymousAggFunc)
+    name = node.name if anonymous else node.sql_name()
+    if is_refused(name):
+        raise NotSupportedError(
+            f"the function {name.lower()} may not be called", hint=_HINT, place=place_of(node)
+        )
