@@ -23,8 +23,8 @@ from sqlglot import exp
 from engine import limits
 from engine.ports.system_workers import ThreadWorkers
 from herd.catalog import Catalog
-from herd.schema import Counters
 from herd.errors import Error
+from herd.schema import Counters
 from herd.sql.duck import Work
 from herd.sql.parsing import parse
 from herd.sql.prepared import prepare

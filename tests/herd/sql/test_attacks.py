@@ -38,7 +38,7 @@ from tests.herd.wire.test_grpc import Client, serving
 
 Ask = Callable[[str], Awaitable[str]]
 """What a statement answers, written as Python does. Raises what its user would see."""
-LATE = "SELECT CASE WHEN range = 150000 THEN error('late') ELSE range END FROM range(200000)"
+LATE = "SELECT CASE WHEN range = 100000 THEN error('late') ELSE range END FROM range(200000)"
 LARGE = "SELECT repeat('x', 3000000)"
 NEXT = "SELECT count(*) FROM t"
 

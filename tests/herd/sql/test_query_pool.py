@@ -11,8 +11,9 @@ import pytest
 
 from herd.errors import InterfaceError, OperationalError
 from herd.permits import Permits, asked_by
-from herd.sql.duck import QuerySettings, Work
+from herd.sql.duck import Work
 from herd.sql.query_pool import QueryPool
+from herd.sql.query_settings import QuerySettings
 from tests.herd.sql.querying import until
 
 SETTINGS = QuerySettings(connections=4, holding=1, share=2, waiting_max=3)
