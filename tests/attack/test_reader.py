@@ -148,9 +148,9 @@ def test_a_query_has_ended_a_second_after_its_client_has_gone(node: tuple[Runnin
     assert ask(asker(url, "eve"), "SELECT 1").status_code == 200
 
 
-def test_queries_without_end_do_not_keep_a_node_from_ending(node: tuple[Running, str]) -> None:
-    running_node, url = node
-    with ThreadPoolExecutor(6) as threads:
+def test_queries_without_end_do_not_keep_a_node_from_ending(tmp_path: Path) -> None:
+    with served(tmp_path) as (running_node, url), ThreadPoolExecutor(6) as threads:
+        until_served(asker(url, "eve"))
         bobs = [asker(url, "bob") for _ in range(6)]
         asked = [threads.submit(ask, bob, ATTACKS["a count without end"], 60_000) for bob in bobs]
         assert ask(asker(url, "eve"), "SELECT count(*) FROM cow").json()["rows"] == [[1000]]
@@ -159,8 +159,8 @@ def test_queries_without_end_do_not_keep_a_node_from_ending(node: tuple[Running,
         for each in asked:
             with suppress(httpx.TransportError):
                 assert each.result().status_code >= 500
-    assert not [pid for pid in pids if Path(f"/proc/{pid}").exists()]
-    assert "Traceback" not in running_node.errors(), running_node.errors()
+        assert not [pid for pid in pids if Path(f"/proc/{pid}").exists()]
+        assert "Traceback" not in running_node.errors(), running_node.errors()
 
 
 def busiest(pids: set[int]) -> int:

@@ -202,6 +202,7 @@ def test_a_secret_in_the_configuration_file_opens_a_guarded_cluster(
     (tmp_path / "secret").write_text("known to this cluster alone\n")
     (tmp_path / "secret").chmod(0o600)
     (tmp_path / "other").write_text("known to another one, perhaps\n")
+    (tmp_path / "other").chmod(0o600)
     guarded = ("--secret-file", str(tmp_path / "secret"), "--grpc", "127.0.0.1:0")
     with serving(tmp_path, address, *guarded):
         security = engine.Security((tmp_path / "secret").read_bytes().strip())

@@ -89,9 +89,9 @@ HERD_SQL_MUTANTS: Final = (
     Mutant(
         "a-query-that-closing-ended-was-cancelled",
         "who is ended by closing is told so, and not to try again",
-        "herd/sql/duck.py",
-        "            if self._closed and running.cancelled:\n",
-        "            if False:\n",
+        "herd/sql/query_pool.py",
+        "            if asking is not None and asking.cancelling():\n",
+        "            if True:\n",
         by_test(
             "herd/sql/test_query.py",
             "test_closing_ends_a_query_that_runs_and_one_that_waits_for_its_turn",
