@@ -6,7 +6,7 @@ import signal
 import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from typing import Final
 
@@ -65,9 +65,16 @@ async def made(data: Path) -> None:
             await rows.grant(user, Grant("tablespace", "default", "read"))
 
 
-def asker(url: str, user: str) -> httpx.Client:
-    """A user's client."""
-    return httpx.Client(base_url=url, auth=(user, f"known-to-{user}"), timeout=60)
+def asker(url: str, user: str, timeout_s: float = 60) -> httpx.Client:
+    """A user's client. Close it."""
+    return httpx.Client(base_url=url, auth=(user, f"known-to-{user}"), timeout=timeout_s)
+
+
+@contextmanager
+def askers(url: str, *users: str) -> Iterator[list[httpx.Client]]:
+    """Clients of users."""
+    with ExitStack() as stack:
+        yield [stack.enter_context(asker(url, user)) for user in users]
 
 
 def ask(client: httpx.Client, sql: str, timeout_ms: int = 30_000) -> httpx.Response:
@@ -76,13 +83,14 @@ def ask(client: httpx.Client, sql: str, timeout_ms: int = 30_000) -> httpx.Respo
     return client.post("/tablespaces/default/query", json=body)
 
 
-def until_served(client: httpx.Client) -> None:
+def until_served(url: str) -> None:
     """Wait until the first answer."""
     last_s = time.monotonic() + 60
-    while time.monotonic() < last_s:
-        with suppress(httpx.TransportError):
-            if ask(client, "SELECT 1").status_code == 200:
-                return
+    with asker(url, "eve") as client:
+        while time.monotonic() < last_s:
+            with suppress(httpx.TransportError):
+                if ask(client, "SELECT 1").status_code == 200:
+                    return
     raise AssertionError("it does not serve")
 
 
@@ -110,17 +118,16 @@ def held_bytes(pid: int) -> int:
 @pytest.fixture(scope="module")
 def node(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Running, str]]:
     """One that serves."""
-    with served(tmp_path_factory.mktemp("node")) as made:
-        until_served(asker(made[1], "eve"))
-        yield made
+    with served(tmp_path_factory.mktemp("node")) as node:
+        until_served(node[1])
+        yield node
 
 
 @pytest.mark.parametrize("name", ATTACKS)
 def test_a_reader_fills_no_memory_and_stops_nobody(node: tuple[Running, str], name: str) -> None:
     running_node, url = node
     pid = running_node.process.pid
-    with ThreadPoolExecutor(6) as threads:
-        eve, bobs = asker(url, "eve"), [asker(url, "bob") for _ in range(6)]
+    with ThreadPoolExecutor(6) as threads, askers(url, "eve", *["bob"] * 6) as (eve, *bobs):
         rest_bytes = held_bytes(pid)
         asked = [threads.submit(ask, bob, ATTACKS[name], TIMEOUT_MS) for bob in bobs]
         begun_s, most_bytes = time.monotonic(), 0
@@ -139,21 +146,24 @@ def test_a_reader_fills_no_memory_and_stops_nobody(node: tuple[Running, str], na
 def test_a_query_has_ended_a_second_after_its_client_has_gone(node: tuple[Running, str]) -> None:
     running_node, url = node
     resting = set(processes(running_node.process.pid))
-    bob = httpx.Client(base_url=url, auth=("bob", "known-to-bob"), timeout=1.5)
-    with pytest.raises(httpx.ReadTimeout):
+    with asker(url, "bob", timeout_s=1.5) as bob, pytest.raises(httpx.ReadTimeout):
         ask(bob, ATTACKS["a count without end"], 60_000)
     gone_s = time.monotonic()
     while busiest(set(processes(running_node.process.pid)) - resting) > 0:
         assert time.monotonic() - gone_s < 5
-    assert ask(asker(url, "eve"), "SELECT 1").status_code == 200
+    with asker(url, "eve") as eve:
+        assert ask(eve, "SELECT 1").status_code == 200
 
 
 def test_queries_without_end_do_not_keep_a_node_from_ending(tmp_path: Path) -> None:
-    with served(tmp_path) as (running_node, url), ThreadPoolExecutor(6) as threads:
-        until_served(asker(url, "eve"))
-        bobs = [asker(url, "bob") for _ in range(6)]
+    with (
+        served(tmp_path) as (running_node, url),
+        ThreadPoolExecutor(6) as threads,
+        askers(url, "eve", *["bob"] * 6) as (eve, *bobs),
+    ):
+        until_served(url)
         asked = [threads.submit(ask, bob, ATTACKS["a count without end"], 60_000) for bob in bobs]
-        assert ask(asker(url, "eve"), "SELECT count(*) FROM cow").json()["rows"] == [[1000]]
+        assert ask(eve, "SELECT count(*) FROM cow").json()["rows"] == [[1000]]
         pids = processes(running_node.process.pid)
         assert running_node.end(signal.SIGTERM) == 0
         for each in asked:
