@@ -36,6 +36,7 @@ _FILE_BYTES: Final = 16 * limits.MIB
 """An answer goes through the socket up to this size, then through a file."""
 _DUCK_SHARE: Final = 0.75
 """What DuckDB counts as its own: past it it uses files, long before the process is killed."""
+_TOGETHER_BYTES: Final = limits.MIB
 _SPENT_BYTES: Final = 64 * limits.MIB
 """A process that has grown by more than this takes no other query."""
 _HEADROOM: Final = 1.5
@@ -136,19 +137,20 @@ class _Child:
         for number in question.forget:
             self._pages.pop(number, None)
         signal.setitimer(signal.ITIMER_REAL, self._settings.run_timeout_ms / 1000)
+        sink = _Sink(self._link, self._turn, self._folder)
         try:
-            names = self._run(question)
+            names = self._run(question, sink)
         except BrokenPipeError:
             os._exit(0)
         except Exception as error:
             failure = database_error(error)
-            self._say(frames.FAILED, _wrong(failure, self._is_spent()))
+            sink.end(frames.FAILED, _wrong(failure, self._is_spent()))
         else:
-            self._say(frames.DONE, frames.Done(names, self._is_spent()))
+            sink.end(frames.DONE, frames.Done(names, self._is_spent()))
         finally:
             signal.setitimer(signal.ITIMER_REAL, 0)
 
-    def _run(self, question: Question) -> tuple[str, ...]:
+    def _run(self, question: Question, sink: "_Sink") -> tuple[str, ...]:
         if self._connection is None:
             self._connection = open_duck(self._settings, self._folder)
         inputs = {name: self._input(name, one) for name, one in question.inputs.items()}
@@ -159,9 +161,7 @@ class _Child:
             inputs,
             size_bytes_max=self._settings.result_bytes_max,
         ) as answer:
-            with self._turn:
-                frames.send(self._link, frames.SCHEMA, answer.schema.serialize())
-            _Sink(self._link, self._turn, self._folder, answer.schema).send(answer.batches())
+            sink.send(answer.schema, answer.batches())
             return tuple(answer.names)
 
     def _input(self, name: str, told: Pages | Streaming) -> Callable[[], Any]:
@@ -196,45 +196,59 @@ class _Child:
                 return
             yield pa.ipc.read_record_batch(pa.py_buffer(body), schema)
 
-    def _say(self, kind: int, told: frames.Done | frames.Wrong) -> None:
-        try:
-            with self._turn:
-                frames.send(self._link, kind, msgspec.msgpack.encode(told))
-        except OSError:
-            os._exit(0)
-
     def _is_spent(self) -> bool:
         return private_bytes("self") - self._first_bytes > _SPENT_BYTES
 
 
 class _Sink:
-    """Sends the batches of an answer."""
+    """Sends an answer; a small one at once, so that the node wakes up once."""
 
-    def __init__(
-        self, link: socket.socket, turn: threading.Lock, folder: str, schema: pa.Schema
-    ) -> None:
+    def __init__(self, link: socket.socket, turn: threading.Lock, folder: str) -> None:
         self._link = link
         self._turn = turn
         self._folder = folder
-        self._schema = schema
+        self._parts: list[Any] = []
+        self._size_bytes = 0
 
-    def send(self, batches: Iterator[pa.RecordBatch]) -> None:
-        """All of them; what is large through a file that has no name."""
+    def send(self, schema: pa.Schema, batches: Iterator[pa.RecordBatch]) -> None:
+        """The schema and all batches; what is large through a file that has no name."""
+        self._add(frames.SCHEMA, schema.serialize())
         size_bytes = 0
         for batch in batches:
             size_bytes += batch.nbytes
             if size_bytes > _FILE_BYTES:
-                self._send_file(batch, batches)
+                self._flush()
+                self._send_file(schema, batch, batches)
                 return
-            body = batch.serialize()
-            with self._turn:
-                frames.send(self._link, frames.BATCH, body)
+            self._add(frames.BATCH, batch.serialize())
 
-    def _send_file(self, first: pa.RecordBatch, batches: Iterator[pa.RecordBatch]) -> None:
+    def end(self, kind: int, told: frames.Done | frames.Wrong) -> None:
+        """The last words of an answer."""
+        self._add(kind, msgspec.msgpack.encode(told))
+        try:
+            self._flush()
+        except OSError:
+            os._exit(0)
+
+    def _add(self, kind: int, body: Any) -> None:
+        self._parts += frames.framed(kind, body)
+        self._size_bytes += len(body)
+        if self._size_bytes > _TOGETHER_BYTES:
+            self._flush()
+
+    def _flush(self) -> None:
+        if self._parts:
+            with self._turn:
+                frames.send_together(self._link, self._parts)
+            self._parts, self._size_bytes = [], 0
+
+    def _send_file(
+        self, schema: pa.Schema, first: pa.RecordBatch, batches: Iterator[pa.RecordBatch]
+    ) -> None:
         flags = os.O_TMPFILE | os.O_RDWR
         fd = os.open(self._folder, flags, 0o600)  # noqa: TID251 (a process of its own)
         with open(fd, "r+b") as file:
-            with pa.ipc.new_stream(file, self._schema) as writer:
+            with pa.ipc.new_stream(file, schema) as writer:
                 writer.write_batch(first)
                 for batch in batches:
                     writer.write_batch(batch)
