@@ -6,8 +6,10 @@ Invariants:
 - Nothing here changes after it was made, whatever happens to the table.
 """
 
+import fcntl
 import mmap
 import os
+import sys
 import weakref
 from bisect import bisect_left
 from collections.abc import Callable, Iterator, Sequence
@@ -25,8 +27,15 @@ from herd.arrow import KEY, POSITION, batch_maker, schema_of
 from herd.catalog import rows_of
 from herd.schema import Column, Table
 
+_SEALS: Final = (
+    fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW | fcntl.F_SEAL_WRITE | fcntl.F_SEAL_SEAL
+    if sys.platform == "linux"
+    else 0
+)
 Changes = dict[bytes, bytes | None]
 _SLICE_ROWS: Final = 4_096
+_sharing: Final = Lock()
+"""Held while a page is shared: it is shared once, whoever asks first."""
 
 
 class Page:
@@ -66,13 +75,13 @@ class Page:
 
     def share(self) -> "SharedBatch":
         """The page in memory that other processes can map. In a thread. Raises `OSError`."""
-        shared = self._shared
-        if shared is None:
-            shared = self._shared = SharedBatch(self.batch)
-            # From now on both read the same memory.
-            self.batch = shared.batch
-            self._keys = shared.batch.column(KEY)
-        return shared
+        with _sharing:
+            if self._shared is None:
+                self._shared = SharedBatch(self.batch)
+                # From now on both read the same memory.
+                self.batch = self._shared.batch
+                self._keys = self.batch.column(KEY)
+            return self._shared
 
     def _place(self, key: bytes) -> int:
         place = self._places.get(key)
@@ -97,11 +106,13 @@ class SharedBatch:
         self.schema = batch.schema
         body = batch.serialize()
         self.size_bytes = body.size
-        self.fd = os.memfd_create("herd-page", os.MFD_CLOEXEC)
+        self.fd = os.memfd_create("herd-page", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
         try:
             os.ftruncate(self.fd, self.size_bytes)
             with mmap.mmap(self.fd, self.size_bytes) as written:
                 written[:] = memoryview(body)
+            # Nobody changes it any more, not even a process that it is given to.
+            fcntl.fcntl(self.fd, fcntl.F_ADD_SEALS, _SEALS)
             self.batch = mapped(self.fd, self.size_bytes, batch.schema)
         except BaseException:
             os.close(self.fd)
@@ -112,7 +123,9 @@ class SharedBatch:
 def mapped(fd: int, size_bytes: int, schema: pa.Schema) -> pa.RecordBatch:
     """The rows that a `SharedBatch` holds."""
     return pa.ipc.read_record_batch(
-        pa.py_buffer(mmap.mmap(fd, size_bytes, prot=mmap.PROT_READ)), schema
+        # Private, for older kernels refuse to share what is sealed.
+        pa.py_buffer(mmap.mmap(fd, size_bytes, flags=mmap.MAP_PRIVATE, prot=mmap.PROT_READ)),
+        schema,
     )
 
 

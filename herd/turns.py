@@ -12,6 +12,7 @@ Invariants:
 """
 
 import asyncio
+import contextlib
 import weakref
 from collections.abc import AsyncIterator, Callable, Iterable, Sequence
 from typing import Final, TypeVar
@@ -52,5 +53,21 @@ async def read_long(workers: Workers, work: Callable[[], T]) -> T:
     room = _long.get(workers)
     if room is None:
         room = _long[workers] = asyncio.Semaphore(_LONG_AT_ONCE)
-    async with room:
-        return await workers.run(work)
+    await room.acquire()
+    job = asyncio.ensure_future(workers.run(work))
+
+    def done(job: "asyncio.Future[T]") -> None:
+        # The thread works to its end, whether or not somebody still waits for that.
+        room.release()
+        if not job.cancelled():
+            job.exception()
+
+    job.add_done_callback(done)
+    return await asyncio.shield(job)
+
+
+async def until_done(job: "asyncio.Future[T]") -> None:
+    """Wait until a job has ended, also if whoever waits is cancelled meanwhile, again and again."""
+    while not job.done():
+        with contextlib.suppress(asyncio.CancelledError):
+            await asyncio.wait([job])

@@ -10,6 +10,7 @@ Invariants:
 """
 
 import asyncio
+import contextlib
 import shutil
 import tempfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -165,7 +166,8 @@ class DuckThreads:
             while not job.done():
                 # One that comes before DuckDB has begun is lost: it is said again.
                 running.cancel()
-                await asyncio.wait([job], timeout=_INTERRUPT_S)
+                with contextlib.suppress(asyncio.CancelledError):
+                    await asyncio.wait([job], timeout=_INTERRUPT_S)
             if not job.cancelled():
                 job.exception()
             raise

@@ -20,11 +20,12 @@ WORDS_MAX: Final = 20_000
 """A query has at most so many words, beside constants in lists."""
 INSERT_WORDS_MAX: Final = 100_000
 """An INSERT has so many, beside plain constants: rows may hold `DATE '2024-02-29'`."""
-_TEXTS: Final = re.compile(r"'[^']*'|--[^\n]*|/\*.*?\*/", re.DOTALL)
+_TEXTS: Final = re.compile(r"'[^']*'|--[^\n]*|/\*(?:.*?\*/|.*)", re.DOTALL)
 _WORDS: Final = re.compile(
     r"\b(?!(?:null|true|false|default)\b)[a-z_][\w$.]*|[^\s\w$.(),'?-]+", re.IGNORECASE
 )
 _INSERTS: Final = re.compile(r"\s*(?:insert|upsert|replace)\b", re.IGNORECASE)
+_ROWS: Final = re.compile(r"\b(?:values|select)\b", re.IGNORECASE)
 LONG: Final = 1_000
 """A list of fewer constants is read one by one."""
 _CONSTANTS: Final = (TokenType.NUMBER, TokenType.STRING, TokenType.NULL)
@@ -39,7 +40,9 @@ def is_hopeless(text: str) -> bool:
     """Whether a text has too many words, at a glance: it is not even cut into tokens then."""
     if len(text) <= WORDS_MAX:
         return False
-    words_max = INSERT_WORDS_MAX if _INSERTS.match(text) else WORDS_MAX
+    rows = _ROWS.search(text) if _INSERTS.match(text) else None
+    has_rows = rows is not None and rows[0].lower() == "values"
+    words_max = INSERT_WORDS_MAX if has_rows else WORDS_MAX
     return len(_WORDS.findall(_TEXTS.sub(" ", text))) > words_max
 
 

@@ -42,6 +42,8 @@ NAME_CHARACTERS_MAX: Final = 255
 PARAMETERS_MAX: Final = 65_535
 _DIALECT: Final = Herd()
 _SPACE: Final = re.compile(r"(?:\s+|--[^\n]*(?:\n|$)|/\*.*?\*/)+", re.DOTALL)
+_SPACES: Final = re.compile(r"(?:\s+|--[^\n]*|/\*(?:.*?\*/|.*))+", re.DOTALL)
+"""The same within a text: a comment that does not end reaches to the end, so each is read once."""
 _WORD: Final = re.compile(r"[A-Za-z_][A-Za-z_0-9]*")
 _LONG_NAME: Final = re.compile(rf"[^\s()',;]{{{NAME_CHARACTERS_MAX}}}")
 _LONG: Final = "herd:long"
@@ -95,7 +97,7 @@ class Parsed:
     @property
     def pieces(self) -> list[str]:
         """The words of the text, without quotes."""
-        body = _SPACE.sub(" ", self.text[self.start :])
+        body = _SPACES.sub(" ", self.text[self.start :])
         return [_unquoted(piece) for piece in _PIECE.findall(body)]
 
     def rest(self, word_count: int) -> str:

@@ -6,7 +6,6 @@ Invariants:
 - It never holds more memory than its limit allows: what asks the system for more is refused.
 """
 
-import mmap
 import os
 import pickle
 import resource
@@ -262,12 +261,11 @@ def _wrong(error: Error, spent: bool) -> frames.Wrong:
     return frames.Wrong(type(error).__name__, message, hint, error.place, spent)
 
 
-def mapped_file(fd: int) -> pa.Table:
-    """The rows of a file that a FILE frame names; closes `fd`."""
-    try:
-        size_bytes = os.fstat(fd).st_size
-        memory = mmap.mmap(fd, size_bytes, prot=mmap.PROT_READ)
-    finally:
-        os.close(fd)
-    with pa.ipc.open_stream(pa.py_buffer(memory)) as reader:
+def rows_of_file(fd: int) -> pa.Table:
+    """The rows of a file that a FILE frame names; closes `fd`. Raises `OSError`."""
+    with open(fd, "rb") as file:
+        file.seek(0)
+        # Not mapped: a file that is cut off, or a disk that fails, would kill the node.
+        body = file.read()
+    with pa.ipc.open_stream(pa.py_buffer(body)) as reader:
         return reader.read_all()

@@ -19,6 +19,7 @@ from herd import errors
 from herd.permits import asked_by
 from herd.sql.duck import Work
 from herd.sql.query_settings import QuerySettings
+from herd.turns import until_done
 
 
 class QueryRunner(Protocol):
@@ -43,7 +44,8 @@ class QueryPool:
         self._runner = runner
         self._settings = settings
         self._places = _Places(settings.connections, settings.share, settings.waiting_max)
-        self._holding = _Places(settings.holding, settings.share, settings.waiting_max)
+        share = min(settings.share, max(1, settings.holding // 2))
+        self._holding = _Places(settings.holding, share, settings.waiting_max)
         self._jobs: dict[asyncio.Task[pa.Table], object] = {}
         """The queries that run or wait, and whose they are."""
         self.busy = 0
@@ -72,8 +74,9 @@ class QueryPool:
                 raise
             raise errors.InterfaceError("closed while the query ran") from None
         finally:
-            while not job.done():
-                await _cancel([job])
+            if not job.done():
+                job.cancel()
+                await until_done(job)
 
     async def end(self, owner: object) -> None:
         """End the queries of an owner, which asks none any more, and wait for that."""
@@ -134,7 +137,7 @@ class _Places:
     """So many places for queries, and who waits for one."""
 
     def __init__(self, count: int, share: int, waiting_max: int) -> None:
-        self._free = count
+        self._free = self._count = count
         self._share = share or count
         self._waiting_max = waiting_max
         self._running: Counter[str] = Counter()
@@ -143,7 +146,9 @@ class _Places:
 
     def full(self, user: str) -> bool:
         """Whether a user would wait."""
-        return self._free <= 0 or self._running[user] >= self._share
+        # Without users there is nobody to share with.
+        share = self._share if user else self._count
+        return self._free <= 0 or self._running[user] >= share
 
     async def enter(self, user: str) -> None:
         """Wait for a place. Raises `OperationalError` if too many of the user's queries wait."""

@@ -39,17 +39,20 @@ from herd.arrow import described
 from herd.reading import SharedBatch, Stream, TablePages, without_places
 from herd.sql import query_frames as frames
 from herd.sql.duck import Work
-from herd.sql.query_child import Pages, Question, Streaming, mapped_file
+from herd.sql.query_child import Pages, Question, Streaming, rows_of_file
 from herd.sql.query_pool import QueryPool
 from herd.sql.query_settings import CONNECTIONS, HOLDING, QuerySettings
 from herd.sql.query_supervisor import Start
 from herd.translating import database_error
+from herd.turns import until_done
 
 SHARED_BYTES_MIN: Final = 256 * limits.KIB
 """A smaller page is copied for each query: it would need a file descriptor for as long as it is."""
 _SLOW_S: Final = 0.25
 """A query that has run for so long lets others go first."""
 _IDLE_S: Final = 5.0
+_ENVIRONMENT: Final = ("PATH", "HOME", "LANG", "LC_ALL", "LD_LIBRARY_PATH", "TMPDIR", "TZ")
+"""What query processes need of the node's environment; there may be secrets in the rest."""
 _ENDED_S: Final = 5.0
 _KINDS: Final[dict[str, type[errors.Error]]] = {
     name: kind
@@ -111,8 +114,7 @@ class QueryProcesses:
             return await asyncio.shield(job)
         except asyncio.CancelledError:
             process.kill()
-            while not job.done():
-                await asyncio.wait([job])
+            await until_done(job)
             if not job.cancelled():
                 job.exception()
             raise
@@ -251,11 +253,11 @@ def _start(settings: QuerySettings, before: _Supervisor | None) -> _Supervisor:
         failure = database_error(error)
         raise failure from None
     here, there = socket.socketpair()
-    environment = dict(os.environ)
+    environment = {name: value for name in _ENVIRONMENT if (value := os.environ.get(name))}
     environment["PYTHONPATH"] = os.pathsep.join(entry or os.getcwd() for entry in sys.path)
     with there:
         child = subprocess.Popen(
-            [sys.executable, "-m", "herd.sql.query_supervisor", str(there.fileno())],
+            [sys.executable, "-P", "-m", "herd.sql.query_supervisor", str(there.fileno())],
             stdin=subprocess.DEVNULL,
             pass_fds=[there.fileno()],
             env=environment,
@@ -269,25 +271,30 @@ class _Process:
 
     def __init__(self, supervisor: _Supervisor, number: int, link: socket.socket) -> None:
         self.number = number
-        self.spent = False
-        """Whether it is asked nothing more."""
         self.ended: Future[frames.Ended] = Future()
         """How it ended, once it has."""
         self._supervisor = supervisor
         self._link = link
-        self._killed = False
+        self._clean = True
+        """Whether its last answer came to an end, and nothing of it is on its way."""
+        self._slow = self._killed = False
         self._known: weakref.WeakValueDictionary[int, SharedBatch] = weakref.WeakValueDictionary()
         self._told: set[int] = set()
         """The shared pages that it has mapped."""
 
+    @property
+    def spent(self) -> bool:
+        """Whether it is asked nothing more."""
+        return self._slow or self._killed or not self._clean
+
     def slow(self) -> None:
         """Let all others go first from now on."""
-        self.spent = True
+        self._slow = True
         self._supervisor.tell(frames.SLOW, self.number)
 
     def kill(self) -> None:
         """End it while a thread may talk to it."""
-        self.spent = self._killed = True
+        self._killed = True
         self._supervisor.tell(frames.KILL, self.number)
         with contextlib.suppress(OSError):
             self._link.shutdown(socket.SHUT_RDWR)
@@ -299,6 +306,7 @@ class _Process:
 
     def answer(self, work: Work) -> pa.Table:
         """Run a query. Its errors are the database's, and refer to nothing of the query."""
+        self._clean = False
         try:
             return self._answer(work)
         except Exception as error:
@@ -307,56 +315,56 @@ class _Process:
 
     def _answer(self, work: Work) -> pa.Table:
         streams: dict[str, Stream] = {}
-        try:
-            self._ask(work, streams)
-            return self._heard(streams)
-        except (OSError, EOFError):
-            self.spent = True
-            raise self._ending() from None
-
-    def _ask(self, work: Work, streams: dict[str, Stream]) -> None:
         inputs: dict[str, Pages | Streaming] = {}
+        shared: dict[int, SharedBatch] = {}
+        """Kept until the answer: the process must not forget what the query names."""
         for name, make in work.inputs.items():
             made = make()
             if isinstance(made, TablePages):
-                inputs[name] = self._pages(made)
+                inputs[name] = self._pages(made, shared)
             elif isinstance(made, Stream):
                 streams[name] = made
                 inputs[name] = Streaming(_schema(made.schema))
             else:
                 inputs[name] = _copied(made)
-        gone = self._told - set(self._known)
-        self._told -= gone
-        question = Question(work.sql, tuple(work.parameters), inputs, tuple(gone))
-        frames.send(self._link, frames.QUERY, pickle.dumps(question))
+        gone = tuple(self._told - set(self._known))
+        question = pickle.dumps(Question(work.sql, tuple(work.parameters), inputs, gone))
+        try:
+            self._share([one for number, one in shared.items() if number not in self._told])
+            self._told.difference_update(gone)
+            frames.send(self._link, frames.QUERY, question)
+            return self._heard(streams)
+        except (ConnectionError, EOFError):
+            raise self._ending() from None
 
-    def _pages(self, made: TablePages) -> Pages:
-        """What names a table's pages, once the process has them all."""
-        names, pages, batches, new = made.schema.names, [], [], list[SharedBatch]()
+    def _pages(self, made: TablePages, shared: dict[int, SharedBatch]) -> Pages:
+        """What names a table's pages; adds those that are shared."""
+        names, pages, batches = made.schema.names, [], []
         for page, places in made.pages:
             if page.size_bytes < SHARED_BYTES_MIN:
                 batches.append(_body(without_places(page.batch.select(names), places)))
                 continue
-            shared = page.share()
-            pages.append((shared.number, tuple(places)))
-            if shared.number not in self._told:
-                self._told.add(shared.number)
-                self._known[shared.number] = shared
-                new.append(shared)
-        for start in range(0, len(new), frames.FDS_MAX):
-            self._share(new[start : start + frames.FDS_MAX])
+            one = page.share()
+            shared[one.number] = one
+            pages.append((one.number, tuple(places)))
         if made.added is not None:
             batches.append(_body(made.added))
         return Pages(_schema(made.schema), tuple(pages), tuple(batches))
 
-    def _share(self, some: list[SharedBatch]) -> None:
-        told = frames.PageNames(
-            _schema(some[0].schema),
-            tuple(one.number for one in some),
-            tuple(one.size_bytes for one in some),
-        )
-        fds = [one.fd for one in some]
-        frames.send(self._link, frames.PAGES, msgspec.msgpack.encode(told), fds)
+    def _share(self, new: list[SharedBatch]) -> None:
+        """Let the process map pages; those of one frame have one schema."""
+        by_schema: dict[bytes, list[SharedBatch]] = {}
+        for one in new:
+            by_schema.setdefault(_schema(one.schema), []).append(one)
+        for schema, all_of_it in by_schema.items():
+            for start in range(0, len(all_of_it), frames.FDS_MAX):
+                some = all_of_it[start : start + frames.FDS_MAX]
+                numbers = tuple(one.number for one in some)
+                told = frames.PageNames(schema, numbers, tuple(one.size_bytes for one in some))
+                fds = [one.fd for one in some]
+                frames.send(self._link, frames.PAGES, msgspec.msgpack.encode(told), fds)
+                self._told.update(numbers)
+                self._known.update({one.number: one for one in some})
 
     def _heard(self, streams: dict[str, Stream]) -> pa.Table:
         """What it answers; gives it the batches that it asks for meanwhile."""
@@ -376,15 +384,15 @@ class _Process:
             elif kind == frames.BATCH:
                 batches.append(pa.ipc.read_record_batch(pa.py_buffer(body), schema))
             elif kind == frames.FILE:
-                batches += mapped_file(fds[0]).to_batches()
+                batches += rows_of_file(fds[0]).to_batches()
             elif kind == frames.DONE:
                 done = msgspec.msgpack.decode(body, type=frames.Done)
-                self.spent = self.spent or done.spent
+                self._clean = not done.spent
                 return described(pa.Table.from_batches(batches, schema), list(done.names))
             else:
                 wrong = msgspec.msgpack.decode(body, type=frames.Wrong)
                 kind_of = _KINDS.get(wrong.name, errors.InternalError)
-                self.spent = self.spent or wrong.spent or kind_of is errors.InternalError
+                self._clean = not wrong.spent and kind_of is not errors.InternalError
                 raise kind_of(wrong.message, hint=wrong.hint, place=wrong.place)
         raise EOFError
 
@@ -420,6 +428,10 @@ class _Process:
             return errors.OperationalError(
                 "the query's process was killed from outside",
                 hint="the machine may have no memory left; try it again",
+            )
+        if not told.signal:
+            return errors.OperationalError(
+                "the query's process did not start, or ended by itself", hint="try it again"
             )
         return errors.InternalError(
             f"the query's process ended (signal {told.signal})", hint="rewrite the statement"

@@ -177,9 +177,10 @@ def _remove(folder: str) -> None:
     try:
         os.rmdir(folder)
     except OSError:
-        if os.fork() == 0:
-            shutil.rmtree(folder, ignore_errors=True)
-            os._exit(0)
+        with contextlib.suppress(OSError):
+            if os.fork() == 0:
+                shutil.rmtree(folder, ignore_errors=True)
+                os._exit(0)
 
 
 if __name__ == "__main__":

@@ -242,6 +242,9 @@ class Door:
         except KINDS as error:
             reply = reply_of(error)
         except asyncio.CancelledError:
+            task = asyncio.current_task()
+            if task is None or not task.cancelling():
+                raise
             # The server cancels what still runs when it has to end.
             remedy = "look what came of it" if changes else "ask again, or another node"
             reply = told_error(

@@ -1,8 +1,16 @@
 """From text to trees: parameters, places, what is refused."""
 
+import contextlib
+
 import pytest
 
-from herd.errors import NotSupportedError, ParametersMismatch, SqlSyntaxError, TooLarge
+from herd.errors import (
+    NotSupportedError,
+    ParametersMismatch,
+    ProgrammingError,
+    SqlSyntaxError,
+    TooLarge,
+)
 from herd.sql import parsing
 from herd.sql.parsing import (
     TEXT_CHARACTERS_MAX,
@@ -175,6 +183,14 @@ def test_statements_of_too_many_words_are_refused_before_they_are_read(
     monkeypatch.setattr(parsing._DIALECT, "parser", lambda: pytest.fail("it was read"))
     with pytest.raises(TooLarge, match="a query has at most 20000 words"):
         parse(text)
+
+
+@pytest.mark.parametrize("text", ["SELECT ", "SHOW ", "EXPLAIN ", "INSERT INTO cow VALUES ", ""])
+@pytest.mark.parametrize("piece", ["/* ", "/*", "-- ", "'", '"', "(", "/**/ /*", "$a$ "])
+def test_a_text_full_of_what_does_not_end_is_read_once(text: str, piece: str) -> None:
+    with contextlib.suppress(ProgrammingError, NotSupportedError, TooLarge):
+        found = parse(text + piece * 300_000)
+        assert found.pieces
 
 
 @pytest.mark.parametrize(

@@ -6,6 +6,7 @@ import datetime
 import decimal
 import os
 import signal
+import socket
 import uuid
 from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from contextlib import asynccontextmanager
@@ -22,6 +23,7 @@ from engine.ports.system_workers import ThreadWorkers
 from herd import errors
 from herd.arrow import python_rows
 from herd.reading import Page, Stream, TablePages
+from herd.sql import query_frames
 from herd.sql.duck import DuckThreads, Work
 from herd.sql.query_pool import QueryPool
 from herd.sql.query_processes import SHARED_BYTES_MIN, QueryProcesses
@@ -275,6 +277,71 @@ async def test_a_process_that_grows_beside_duckdbs_own_limit_is_killed() -> None
         said = str(await failure(pool, HOARDERS[0]))
         assert "more memory than a query may hold" in said
         assert await ask(pool, "SELECT 1") == [(1,)]
+
+
+async def test_queries_that_share_a_page_for_the_first_time_at_once_both_read_it() -> None:
+    sql = "SELECT count(*), sum(id) FROM cows"
+    async with pool_of("processes") as pool:
+        for first in range(0, 50_000, 5_000):
+            ids = range(first, first + 5_000)
+            made = TablePages(SCHEMA, [(page_of(ids, "x" * 100), [])], None)
+            asked = [ask(pool, sql, cows=partial(itself, made)) for _ in range(2)]
+            assert await asyncio.gather(*asked) == [[(5_000, sum(ids))]] * 2
+
+
+async def test_pages_that_nobody_else_keeps_are_read_all_the_same() -> None:
+    async with pool_of("processes") as pool:
+        for first in range(0, 20_000, 5_000):
+            # Each is made for its query alone.
+            ids = range(first, first + 5_000)
+            found = await ask(
+                pool,
+                "SELECT count(*), max(length(name)) FROM cows",
+                cows=lambda ids=ids: TablePages(SCHEMA, [(page_of(ids, "x" * 100), [])], None),
+            )
+            assert found == [(5_000, 100)]
+
+
+async def test_a_process_whose_answer_was_not_read_to_its_end_is_asked_no_more(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    async with pool_of("processes") as pool:
+        assert await ask(pool, "SELECT 1") == [(1,)]
+        receive = query_frames.receive
+
+        def no_memory(link: socket.socket) -> Any:
+            monkeypatch.setattr(query_frames, "receive", receive)
+            raise MemoryError
+
+        monkeypatch.setattr(query_frames, "receive", no_memory)
+        assert isinstance(await failure(pool, "SELECT 2"), errors.TooLarge)
+        assert await ask(pool, "SELECT 3") == [(3,)]
+
+
+def test_nobody_changes_a_page_that_is_shared() -> None:
+    shared = page_of(range(5_000)).share()
+    with pytest.raises(PermissionError):
+        os.pwrite(shared.fd, b"moo", 0)
+    with pytest.raises(PermissionError):
+        os.ftruncate(shared.fd, 1)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+async def test_a_query_that_is_cancelled_twice_has_ended_when_its_caller_hears_of_it(
+    kind: str,
+) -> None:
+    ended: list[int] = []
+    async with pool_of(kind) as pool:
+        assert await ask(pool, "SELECT 1") == [(1,)]
+        work = Work(ENDLESS, (), {}, close=lambda: ended.append(pool.busy))
+        asking = asyncio.ensure_future(pool.run(lambda: work))
+        await until(lambda: pool.busy == 1)
+        for _ in range(3):
+            asking.cancel()
+            await asyncio.sleep(0)
+        with pytest.raises(asyncio.CancelledError):
+            await asking
+        assert ended == [0] and await ask(pool, "SELECT 1") == [(1,)]
 
 
 async def test_a_process_that_is_killed_fails_its_query_alone() -> None:
