@@ -37,7 +37,7 @@ _OF_ROWS: Final = frozenset(
 
 
 def is_hopeless(text: str) -> bool:
-    """Whether a text has too many words, at a glance: it is not even cut into tokens then."""
+    """Whether a text has too many words, by a quick count: it is not cut into tokens then."""
     if len(text) <= WORDS_MAX:
         return False
     rows = _ROWS.search(text) if _INSERTS.match(text) else None
@@ -47,7 +47,7 @@ def is_hopeless(text: str) -> bool:
 
 
 def has_too_many_words(tokens: Sequence[Token]) -> bool:
-    """Whether to read a statement takes longer than any statement is worth."""
+    """Whether a statement has more words than are allowed."""
     if len(tokens) <= WORDS_MAX:
         return False
     if tokens[0].token_type == TokenType.INSERT:

@@ -37,7 +37,7 @@ TEXT_CHARACTERS_MAX: Final = 4 * 1024 * 1024
 LONG_CHARACTERS: Final = 2 * 1024
 """A longer text is read and planned in a worker's thread, and its tree knows that (`is_long`)."""
 DEPTH_MAX: Final = 900
-"""So deep may expressions stand in each other. The query engine takes 1,000, with its own."""
+"""The maximum nesting depth. The query engine allows 1,000, including its own levels."""
 NAME_CHARACTERS_MAX: Final = 255
 PARAMETERS_MAX: Final = 65_535
 _DIALECT: Final = Herd()

@@ -2,7 +2,7 @@
 
 Invariants:
 - It ends when the node closes its socket, also while a query runs, and when its supervisor ends.
-- A query's time is bounded by a timer of the system: nothing that a query does can put it off.
+- A query's time is bounded by a timer of the system: a query cannot delay it.
 - It never holds more memory than its limit allows: what asks the system for more is refused.
 """
 
@@ -34,13 +34,13 @@ from herd.translating import database_error
 _FILE_BYTES: Final = 16 * limits.MIB
 """An answer goes through the socket up to this size, then through a file."""
 _DUCK_SHARE: Final = 0.75
-"""What DuckDB counts as its own: past it it uses files, long before the process is killed."""
+"""What DuckDB counts as its own: above that it spills to disk, long before the process is killed."""
 _TOGETHER_BYTES: Final = limits.MIB
 _SPENT_BYTES: Final = 64 * limits.MIB
 """A process that has grown by more than this takes no other query."""
 _HEADROOM: Final = 1.5
 _ROOM_BYTES: Final = 256 * limits.MIB
-"""What a process may ask for beyond `memory_bytes`: stacks and what allocators set aside."""
+"""What a process may ask for beyond `memory_bytes`: stacks and allocator overhead."""
 _TEXT_CHARACTERS_MAX: Final = 10_000
 
 
@@ -222,7 +222,7 @@ class _Sink:
             self._add(frames.BATCH, batch.serialize())
 
     def end(self, kind: int, told: frames.Done | frames.Wrong) -> None:
-        """The last words of an answer."""
+        """Send the final frame."""
         self._add(kind, msgspec.msgpack.encode(told))
         try:
             self._flush()

@@ -10,7 +10,7 @@ A node and its supervisor:
 
 A node and one process:
 
-    QUERY       a pickled `Question`: the node's own words, read by its own child
+    QUERY       a pickled `Question`: written by the node, so safe to unpickle
     PAGES       numbers and sizes of shared pages, with their descriptors, before the QUERY
     NEXT        from the process: the next batch of a stream is wanted
     GIVE, END   that batch, or that there is none; WRONG: it cannot be read
@@ -19,7 +19,7 @@ A node and one process:
     DONE        the types of the columns; FAILED: an error of the database
 
 Invariants:
-- What a process says is never unpickled: a query may have taken it over.
+- What a process says is never unpickled: it may be compromised.
 """
 
 import socket
@@ -34,7 +34,7 @@ import msgspec
 )
 DONE, FAILED = 14, 15
 FDS_MAX: Final = 100
-"""So many descriptors go with one frame; the system's bound is 253."""
+"""The most descriptors of one frame; the system allows 253."""
 _HEADER: Final = struct.Struct(">BBQ")
 
 

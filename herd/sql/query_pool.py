@@ -2,8 +2,7 @@
 
 Invariants:
 - No more queries run at once than the settings allow, and no user has more than a share of them.
-- A place that falls free goes to the user who has the fewest queries running, among these to the
-  one who has waited longest.
+- A free place goes to the user with the fewest running queries; users who wait take turns.
 - A query has ended when its caller hears of it, in whatever way it ends.
 - Closing ends what runs, and waits for that.
 """
@@ -33,7 +32,7 @@ class QueryRunner(Protocol):
         ...
 
     async def close(self) -> None:
-        """Let go of everything. No query runs any more. May be called twice."""
+        """Release all resources. No query runs any more. May be called twice."""
         ...
 
 
@@ -49,7 +48,7 @@ class QueryPool:
         self._jobs: dict[asyncio.Task[pa.Table], object] = {}
         """The queries that run or wait, and whose they are."""
         self.busy = 0
-        """How many queries run."""
+        """The number of running queries."""
         self._closed = False
 
     async def run(
@@ -134,7 +133,7 @@ class QueryPool:
 
 
 class _Places:
-    """So many places for queries, and who waits for one."""
+    """A fixed number of places for queries, and a queue for each user."""
 
     def __init__(self, count: int, share: int, waiting_max: int) -> None:
         self._free = self._count = count

@@ -1,11 +1,10 @@
-"""Queries in processes of their own beside a node, which they can neither fill nor stop.
+"""Queries in processes of their own, so that no query can exhaust a node's memory or block it.
 
 Each process answers one query at a time. A thread of the node talks to it; pages of tables are
 mapped by both, so that no rows are copied. A query that has to end is ended by killing its process.
 
 Invariants:
-- A process has a query or is idle; one that ended in another way than by an answer is never asked
-  again.
+- A process runs one query or is idle. It is not reused unless its last answer was read to its end.
 - A process is kept idle for seconds only, for what it has mapped stays in memory.
 - A query that runs for long lets all others go first, and its process is not used again.
 """
@@ -66,7 +65,7 @@ async def query_processes(memory_bytes: int, folder: Path) -> AsyncIterator[Quer
     """The queries of a server, each in a process of its own, as long as the block lasts.
 
     A query holds `memory_bytes` at most. The first query makes `folder` anew, for files: what
-    processes have left in it that were killed with their node goes. None where the system is not
+    killed processes have left in it is deleted. None where the system is not
     Linux: queries run in threads then.
     """
     if sys.platform != "linux":
@@ -216,7 +215,7 @@ class _Supervisor:
         shutil.rmtree(self._folder, ignore_errors=True)
 
     def listen(self) -> None:
-        """Hear it from now on."""
+        """Read its messages from now on."""
         asyncio.get_running_loop().add_reader(self._link, self._hear)
 
     def _hear(self) -> None:
@@ -230,7 +229,7 @@ class _Supervisor:
             process.ended.set_result(told)
 
     def stop_listening(self) -> None:
-        """Hear it no more: it ends, and with it all its processes. May be called twice."""
+        """Read no more messages: it ends, and all its processes with it. May be called twice."""
         asyncio.get_running_loop().remove_reader(self._link)
         self.ended = True
         while self._processes:
@@ -254,6 +253,8 @@ def _start(settings: QuerySettings, before: _Supervisor | None) -> _Supervisor:
         raise failure from None
     here, there = socket.socketpair()
     environment = {name: value for name in _ENVIRONMENT if (value := os.environ.get(name))}
+    # The supervisor forks: Arrow's allocator must have no thread of its own.
+    environment["JE_ARROW_MALLOC_CONF"] = "background_thread:false"
     environment["PYTHONPATH"] = os.pathsep.join(entry or os.getcwd() for entry in sys.path)
     with there:
         child = subprocess.Popen(
@@ -422,11 +423,11 @@ class _Process:
             )
         if told.signal == signal.SIGALRM:
             return errors.OperationalError(
-                "the query was ended after its time", hint="ask for less at a time"
+                "the query reached its time limit", hint="ask for less at a time"
             )
         if told.signal == signal.SIGKILL:
             return errors.OperationalError(
-                "the query's process was killed from outside",
+                "the query's process was killed by the system",
                 hint="the machine may have no memory left; try it again",
             )
         if not told.signal:

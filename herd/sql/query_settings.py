@@ -19,7 +19,7 @@ class QuerySettings:
     `connections` queries run at a time, each with DuckDB's `threads`, and `holding` more of
     transactions that hold locks: those never wait for others' long queries alone. A user has
     `share` of them at most (0: as many as there are), and `waiting_max` that wait.
-    `memory_bytes` is what DuckDB may hold; past it it uses files, `disk_bytes` at most.
+    `memory_bytes` is what DuckDB may hold; above that it spills to disk, `disk_bytes` at most.
     `result_bytes_max` bounds one answer.
     A query waits `wait_timeout_ms` at most for its turn and runs `run_timeout_ms` at most.
     """

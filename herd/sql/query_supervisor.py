@@ -1,14 +1,14 @@
 """`python -m herd.sql.query_supervisor FD`: makes a node's query processes, and ends them.
 
 It has what queries need in memory and does nothing but wait, so a process of its own is made from
-it in milliseconds, by a fork that no thread is in the way of.
+it in milliseconds, by fork from a process with a single thread.
 
 Invariants:
 - A process that holds more memory than its limit is killed, whatever it does, and whatever the node
   does meanwhile.
-- Only a process that has not been waited for is sent a signal: its number is no other one's.
+- Only a process that has not been waited for is sent a signal: its pid cannot have been reused.
 - Nothing outlives the supervisor, and the supervisor does not outlive the node.
-- What a process leaves in files goes with it.
+- A process's files are deleted when it ends.
 """
 
 import contextlib
@@ -39,7 +39,7 @@ _OOM_FIRST: Final = 1000
 
 
 class Start(msgspec.Struct, frozen=True, array_like=True):
-    """What a supervisor is told first: the settings, and where its processes' files lie."""
+    """What a supervisor receives first: the settings, and the folder of its processes' files."""
 
     settings: QuerySettings
     folder: str
