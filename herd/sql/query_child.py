@@ -34,7 +34,7 @@ from herd.translating import database_error
 _FILE_BYTES: Final = 16 * limits.MIB
 """An answer goes through the socket up to this size, then through a file."""
 _DUCK_SHARE: Final = 0.75
-"""What DuckDB counts as its own: above that it spills to disk, long before the process is killed."""
+"""DuckDB's own limit: above it DuckDB spills to disk, long before the process is killed."""
 _TOGETHER_BYTES: Final = limits.MIB
 _SPENT_BYTES: Final = 64 * limits.MIB
 """A process that has grown by more than this takes no other query."""

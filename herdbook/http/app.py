@@ -246,9 +246,7 @@ class Door:
             if task is None or not task.cancelling():
                 raise
             # The server cancels what still runs when it has to end.
-            remedy = (
-                "check whether the change was made" if changes else "ask again, or another node"
-            )
+            remedy = "check whether it was made" if changes else "ask again, or another node"
             reply = told_error(
                 503, "node_ending", "the node is ending", retryable=not changes, remedy=remedy
             )
