@@ -18,6 +18,7 @@ from blobit.object_id import Kind, ObjectId
 from blobit.orphans import is_of_a_bucket
 from blobit.rows import Rows
 from blobit.tables import REGISTRY, LedgerState
+from engine.expiry import CLOCK_DIFFERENCE_MS
 from engine.metadata.ledgers import LEDGERS, decode_metadata
 from tests.simulation.blob_nodes import StoreNode
 from tests.simulation.blob_oracle import BlobOracle, number_of, numbers_in
@@ -50,6 +51,8 @@ class BlobVerdict:
         """Collect until there is nothing to collect. Raises `Violation` if that never comes."""
         report: GarbageReport | None = None
         quiet = 0
+        # Until what one clock has dated is over by another one, with what is allowed for clocks.
+        await asyncio.sleep(2 * CLOCK_DIFFERENCE_MS / 1000)
         for _ in range(rounds_max):
             # Longer than any age that a round asks for.
             await asyncio.sleep(_BETWEEN_S)
