@@ -52,6 +52,12 @@ PARTS: tuple[Part, ...] = (
         lines=40,
     ),
     Part(
+        "attacks",
+        "A hundred thousand hostile statements, none past its limits",
+        ("-m", "tests.attack.hostile", "--count", "100000", "--seed", "100"),
+        lines=3,
+    ),
+    Part(
         "simulation",
         "Two thousand seeds of the simulation",
         ("-m", "tests.simulation", "--seeds", "2000", "--jobs", "2"),
