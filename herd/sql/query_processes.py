@@ -256,13 +256,19 @@ def _start(settings: QuerySettings, before: _Supervisor | None) -> _Supervisor:
     # The supervisor forks: Arrow's allocator must have no thread of its own.
     environment["JE_ARROW_MALLOC_CONF"] = "background_thread:false"
     environment["PYTHONPATH"] = os.pathsep.join(entry or os.getcwd() for entry in sys.path)
-    with there:
-        child = subprocess.Popen(
-            [sys.executable, "-P", "-m", "herd.sql.query_supervisor", str(there.fileno())],
-            stdin=subprocess.DEVNULL,
-            pass_fds=[there.fileno()],
-            env=environment,
-        )
+    try:
+        with there:
+            child = subprocess.Popen(
+                [sys.executable, "-P", "-m", "herd.sql.query_supervisor", str(there.fileno())],
+                stdin=subprocess.DEVNULL,
+                pass_fds=[there.fileno()],
+                env=environment,
+            )
+    except OSError as error:
+        here.close()
+        shutil.rmtree(folder, ignore_errors=True)
+        failure = database_error(error)
+        raise failure from None
     frames.send(here, frames.START, msgspec.msgpack.encode(Start(settings, folder)))
     return _Supervisor(here, child, folder)
 

@@ -7,7 +7,7 @@ Invariants:
 - A process that holds more memory than its limit is killed, whatever it does, and whatever the node
   does meanwhile.
 - Only a process that has not been waited for is sent a signal: its pid cannot have been reused.
-- Nothing outlives the supervisor, and the supervisor does not outlive the node.
+- No query process outlives the supervisor, and the supervisor does not outlive the node.
 - A process's files are deleted when it ends.
 """
 
