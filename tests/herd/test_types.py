@@ -112,10 +112,10 @@ def test_equal_values_have_one_stored_form(kind: ColumnType, data: st.DataObject
         st.lists(st.integers()),
         st.dictionaries(st.text(), st.binary()),
         st.complex_numbers(),
+        # Made in a function: Python refuses to print them, and Hypothesis prints its strategies.
+        st.sampled_from([1, -1]).map(lambda sign: sign * 10**5_000),
         st.sampled_from(
             [
-                10**5_000,
-                -(10**5_000),
                 Decimal("1e999999"),
                 Decimal("1e-999999"),
                 [[1]],
