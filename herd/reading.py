@@ -6,9 +6,11 @@ Invariants:
 - Nothing here changes after it was made, whatever happens to the table.
 """
 
+import ctypes
 import fcntl
 import mmap
 import os
+import resource
 import sys
 import weakref
 from bisect import bisect_left
@@ -36,6 +38,8 @@ Changes = dict[bytes, bytes | None]
 _SLICE_ROWS: Final = 4_096
 _sharing: Final = Lock()
 """Held while a page is shared: it is shared once, whoever asks first."""
+_DESCRIPTORS_PART: Final = 4
+"""Pages take at most one in so many of the file descriptors that this process may have."""
 
 
 class Page:
@@ -73,10 +77,16 @@ class Page:
         """Where those of some keys lie that it has."""
         return [place for key in keys if (place := self._place(key)) >= 0]
 
-    def share(self) -> "SharedBatch":
-        """The page in memory that other processes can map. In a thread. Raises `OSError`."""
+    def share(self) -> "SharedBatch | None":
+        """The page in memory that other processes can map; None where too many pages are.
+
+        In a thread. Raises `OSError`.
+        """
         with _sharing:
             if self._shared is None:
+                files, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+                if len(SharedBatch.living) >= files // _DESCRIPTORS_PART:
+                    return None
                 self._shared = SharedBatch(self.batch)
                 # From now on both read the same memory.
                 self.batch = self._shared.batch
@@ -98,6 +108,8 @@ class SharedBatch:
     """Rows in memory that other processes map: they are copied there once, and never change."""
 
     _numbers: Final = count()
+    living: Final["weakref.WeakSet[SharedBatch]"] = weakref.WeakSet()
+    """All of this process. Each holds a file descriptor."""
 
     def __init__(self, batch: pa.RecordBatch) -> None:
         """Raises `OSError` if there is no memory, or no file descriptor left."""
@@ -118,15 +130,36 @@ class SharedBatch:
             os.close(self.fd)
             raise
         weakref.finalize(self, os.close, self.fd)
+        self.living.add(self)
 
 
 def mapped(fd: int, size_bytes: int, schema: pa.Schema) -> pa.RecordBatch:
-    """The rows that a `SharedBatch` holds."""
-    return pa.ipc.read_record_batch(
-        # Private, for older kernels refuse to share what is sealed.
-        pa.py_buffer(mmap.mmap(fd, size_bytes, flags=mmap.MAP_PRIVATE, prot=mmap.PROT_READ)),
-        schema,
+    """The rows that a `SharedBatch` holds. They stay when `fd` is closed. Raises `OSError`."""
+    mapping = _Mapping(fd, size_bytes)
+    buffer = pa.foreign_buffer(mapping.address, size_bytes, base=mapping)
+    return pa.ipc.read_record_batch(buffer, schema)
+
+
+class _Mapping:
+    """A file's bytes in memory. `mmap.mmap` would hold a file descriptor for as long."""
+
+    _system: Final = ctypes.CDLL(None, use_errno=True)
+    _system.mmap.restype = ctypes.c_void_p
+    _system.mmap.argtypes = (
+        *(ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int, ctypes.c_int, ctypes.c_int),
+        ctypes.c_long,
     )
+    _system.munmap.argtypes = (ctypes.c_void_p, ctypes.c_size_t)
+
+    def __init__(self, fd: int, size_bytes: int) -> None:
+        # Private, for older kernels refuse to share what is sealed.
+        flags, failed = mmap.MAP_PRIVATE, ctypes.c_void_p(-1).value
+        address = self._system.mmap(None, size_bytes, mmap.PROT_READ, flags, fd, 0)
+        if address is None or address == failed:
+            error = ctypes.get_errno()
+            raise OSError(error, os.strerror(error))
+        self.address: int = address
+        weakref.finalize(self, self._system.munmap, address, size_bytes)
 
 
 def without_places(batch: pa.RecordBatch, places: Sequence[int]) -> pa.RecordBatch:

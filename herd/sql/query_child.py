@@ -12,6 +12,7 @@ import resource
 import select
 import signal
 import socket
+import tempfile
 import threading
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
@@ -244,16 +245,14 @@ class _Sink:
     def _send_file(
         self, schema: pa.Schema, first: pa.RecordBatch, batches: Iterator[pa.RecordBatch]
     ) -> None:
-        flags = os.O_TMPFILE | os.O_RDWR
-        fd = os.open(self._folder, flags, 0o600)  # noqa: TID251 (a process of its own)
-        with open(fd, "r+b") as file:
+        with tempfile.TemporaryFile(dir=self._folder) as file:
             with pa.ipc.new_stream(file, schema) as writer:
                 writer.write_batch(first)
                 for batch in batches:
                     writer.write_batch(batch)
             file.flush()
             with self._turn:
-                frames.send(self._link, frames.FILE, b"", [fd])
+                frames.send(self._link, frames.FILE, b"", [file.fileno()])
 
 
 def _wrong(error: Error, spent: bool) -> frames.Wrong:
@@ -261,11 +260,16 @@ def _wrong(error: Error, spent: bool) -> frames.Wrong:
     return frames.Wrong(type(error).__name__, message, hint, error.place, spent)
 
 
-def rows_of_file(fd: int) -> pa.Table:
-    """The rows of a file that a FILE frame names; closes `fd`. Raises `OSError`."""
+def rows_of_file(fd: int, size_bytes_max: int) -> pa.Table:
+    """The rows of a file that a FILE frame names; closes `fd`.
+
+    Raises `OSError`, and `ValueError` if it has more bytes.
+    """
     with open(fd, "rb") as file:
         file.seek(0)
         # Not mapped: a file that is cut off, or a disk that fails, would kill the node.
-        body = file.read()
+        body = file.read(size_bytes_max + 1)
+    if len(body) > size_bytes_max:
+        raise ValueError(f"a file of more than {size_bytes_max} bytes")
     with pa.ipc.open_stream(pa.py_buffer(body)) as reader:
         return reader.read_all()

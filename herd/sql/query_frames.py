@@ -19,9 +19,10 @@ A node and one process:
     DONE        the types of the columns; FAILED: an error of the database
 
 Invariants:
-- What a process says is never unpickled: it may be compromised.
+- What a process says is never unpickled, and its sizes and rows are checked: it may be compromised.
 """
 
+import os
 import socket
 import struct
 from collections.abc import Sequence
@@ -103,12 +104,20 @@ def send_together(link: socket.socket, parts: Sequence[Any]) -> None:
     link.sendall(b"".join(parts))
 
 
-def receive(link: socket.socket) -> tuple[int, bytearray, list[int]] | None:
-    """The next frame; None where the other side has ended."""
+def receive(
+    link: socket.socket, size_bytes_max: int | None = None
+) -> tuple[int, bytearray, list[int]] | None:
+    """The next frame; None where the other side has ended. Raises `ValueError` for a larger one.
+
+    Nothing is allocated for a frame that is too large, and its descriptors are closed.
+    """
     found = _header(link)
     if found is None:
         return None
     (kind, _, size_bytes), fds = found
+    if size_bytes_max is not None and size_bytes > size_bytes_max:
+        close_all(fds)
+        raise ValueError(f"a frame of {size_bytes} bytes")
     body = bytearray(size_bytes)
     view = memoryview(body)
     while view:
@@ -117,6 +126,12 @@ def receive(link: socket.socket) -> tuple[int, bytearray, list[int]] | None:
             return None
         view = view[got:]
     return kind, body, fds
+
+
+def close_all(fds: Sequence[int]) -> None:
+    """Close descriptors that came with a frame and are of no use."""
+    for fd in fds:
+        os.close(fd)
 
 
 def _header(link: socket.socket) -> tuple[tuple[int, int, int], list[int]] | None:

@@ -53,6 +53,8 @@ _IDLE_S: Final = 5.0
 _ENVIRONMENT: Final = ("PATH", "HOME", "LANG", "LC_ALL", "LD_LIBRARY_PATH", "TMPDIR", "TZ")
 """What query processes need of the node's environment; there may be secrets in the rest."""
 _ENDED_S: Final = 5.0
+_ANSWER_EXTRA_BYTES: Final = 64 * limits.MIB
+"""What an answer's frames may have beside its rows; a process that sends more is broken."""
 _KINDS: Final[dict[str, type[errors.Error]]] = {
     name: kind
     for name, kind in vars(errors).items()
@@ -182,12 +184,19 @@ class QueryProcesses:
 class _Supervisor:
     """The process that makes the others. All methods but `close` on the event loop."""
 
-    def __init__(self, link: socket.socket, child: "subprocess.Popen[bytes]", folder: str) -> None:
+    def __init__(
+        self,
+        link: socket.socket,
+        child: "subprocess.Popen[bytes]",
+        folder: str,
+        answer_bytes_max: int,
+    ) -> None:
         self.ended = False
         """Whether it makes none any more."""
         self._link = link
         self._child = child
         self._folder = folder
+        self._answer_bytes_max = answer_bytes_max
         self._numbers = 0
         self._processes: dict[int, _Process] = {}
 
@@ -195,7 +204,7 @@ class _Supervisor:
         """Another process."""
         here, there = socket.socketpair()
         with there:
-            process = _Process(self, self._numbers, here)
+            process = _Process(self, self._numbers, here, self._answer_bytes_max)
             self._processes[self._numbers] = process
             self._numbers += 1
             self.tell(frames.FORK, process.number, [there.fileno()])
@@ -270,18 +279,22 @@ def _start(settings: QuerySettings, before: _Supervisor | None) -> _Supervisor:
         failure = database_error(error)
         raise failure from None
     frames.send(here, frames.START, msgspec.msgpack.encode(Start(settings, folder)))
-    return _Supervisor(here, child, folder)
+    answer_bytes_max = 2 * settings.result_bytes_max + _ANSWER_EXTRA_BYTES
+    return _Supervisor(here, child, folder, answer_bytes_max)
 
 
 class _Process:
     """One query process. `answer` runs in a thread, everything else on the event loop."""
 
-    def __init__(self, supervisor: _Supervisor, number: int, link: socket.socket) -> None:
+    def __init__(
+        self, supervisor: _Supervisor, number: int, link: socket.socket, answer_bytes_max: int
+    ) -> None:
         self.number = number
         self.ended: Future[frames.Ended] = Future()
         """How it ended, once it has."""
         self._supervisor = supervisor
         self._link = link
+        self._answer_bytes_max = answer_bytes_max
         self._clean = True
         """Whether its last answer came to an end, and nothing of it is on its way."""
         self._slow = self._killed = False
@@ -343,17 +356,22 @@ class _Process:
             return self._heard(streams)
         except (ConnectionError, EOFError):
             raise self._ending() from None
+        except (ValueError, TypeError, LookupError, msgspec.MsgspecError) as error:
+            raise errors.InternalError(
+                f"the query's process answered what cannot be read: {error}",
+                hint="rewrite the statement",
+            ) from None
 
     def _pages(self, made: TablePages, shared: dict[int, SharedBatch]) -> Pages:
         """What names a table's pages; adds those that are shared."""
         names, pages, batches = made.schema.names, [], []
         for page, places in made.pages:
-            if page.size_bytes < SHARED_BYTES_MIN:
+            one = page.share() if page.size_bytes >= SHARED_BYTES_MIN else None
+            if one is None:
                 batches.append(_body(without_places(page.batch.select(names), places)))
-                continue
-            one = page.share()
-            shared[one.number] = one
-            pages.append((one.number, tuple(places)))
+            else:
+                shared[one.number] = one
+                pages.append((one.number, tuple(places)))
         if made.added is not None:
             batches.append(_body(made.added))
         return Pages(_schema(made.schema), tuple(pages), tuple(batches))
@@ -374,12 +392,20 @@ class _Process:
                 self._known.update({one.number: one for one in some})
 
     def _heard(self, streams: dict[str, Stream]) -> pa.Table:
-        """What it answers; gives it the batches that it asks for meanwhile."""
+        """What it answers; gives it the batches that it asks for meanwhile.
+
+        Where a frame is not what a process sends, raises `ValueError`, `TypeError`, `LookupError`
+        or `MsgspecError`.
+        """
         schema: pa.Schema | None = None
         batches: list[pa.RecordBatch] = []
         begun: dict[tuple[str, int], Iterator[pa.RecordBatch]] = {}
-        while (frame := frames.receive(self._link)) is not None:
+        left = self._answer_bytes_max
+        while (frame := frames.receive(self._link, left)) is not None:
             kind, body, fds = frame
+            left -= len(body)
+            file = fds.pop() if kind == frames.FILE and len(fds) == 1 else -1
+            frames.close_all(fds)
             if kind == frames.NEXT:
                 wanted = msgspec.msgpack.decode(body, type=frames.Next)
                 key = (wanted.name, wanted.stream)
@@ -391,11 +417,13 @@ class _Process:
             elif kind == frames.BATCH:
                 batches.append(pa.ipc.read_record_batch(pa.py_buffer(body), schema))
             elif kind == frames.FILE:
-                batches += rows_of_file(fds[0]).to_batches()
+                batches += rows_of_file(file, left).to_batches()
             elif kind == frames.DONE:
                 done = msgspec.msgpack.decode(body, type=frames.Done)
+                table = pa.Table.from_batches(batches, schema)
+                table.validate(full=True)
                 self._clean = not done.spent
-                return described(pa.Table.from_batches(batches, schema), list(done.names))
+                return described(table, list(done.names))
             else:
                 wrong = msgspec.msgpack.decode(body, type=frames.Wrong)
                 kind_of = _KINDS.get(wrong.name, errors.InternalError)

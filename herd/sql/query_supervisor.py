@@ -114,6 +114,8 @@ class _Supervisor:
             os.mkdir(folder, 0o700)
             pid = os.fork()
         except OSError:
+            with contextlib.suppress(OSError):
+                os.rmdir(folder)
             # Without a process the other end of the socket is closed: the node sees that.
             os.close(fd)
             self._tell(frames.Ended(number))
@@ -140,9 +142,21 @@ class _Supervisor:
             process = self._processes.pop(pid, None)
             if process is None:
                 continue
-            _remove(process.folder)
+            self._remove(process.folder)
             number = os.WTERMSIG(status) if os.WIFSIGNALED(status) else 0
             self._tell(frames.Ended(process.number, number, process.memory))
+
+    def _remove(self, folder: str) -> None:
+        """Remove a process's folder; large files take long, so a process of its own does it."""
+        try:
+            os.rmdir(folder)
+        except OSError:
+            with contextlib.suppress(OSError):
+                if os.fork() == 0:
+                    # The node must see when this supervisor has ended.
+                    self._link.close()
+                    shutil.rmtree(folder, ignore_errors=True)
+                    os._exit(0)
 
     def _tell(self, ended: frames.Ended) -> None:
         with contextlib.suppress(OSError):
@@ -170,17 +184,6 @@ def _slow(pid: int) -> None:
         for thread in os.listdir(f"/proc/{pid}/task"):
             with contextlib.suppress(OSError):
                 os.setpriority(os.PRIO_PROCESS, int(thread), _SLOW_NICE)
-
-
-def _remove(folder: str) -> None:
-    """Remove a folder of a process; large files take long, so a process of its own does it."""
-    try:
-        os.rmdir(folder)
-    except OSError:
-        with contextlib.suppress(OSError):
-            if os.fork() == 0:
-                shutil.rmtree(folder, ignore_errors=True)
-                os._exit(0)
 
 
 if __name__ == "__main__":

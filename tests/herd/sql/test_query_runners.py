@@ -4,9 +4,11 @@ import asyncio
 import contextlib
 import datetime
 import decimal
+import gc
 import os
 import signal
 import socket
+import struct
 import uuid
 from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from contextlib import asynccontextmanager
@@ -15,6 +17,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pyarrow as pa
 import pytest
 
@@ -22,7 +25,7 @@ from engine import limits
 from engine.ports.system_workers import ThreadWorkers
 from herd import errors
 from herd.arrow import python_rows
-from herd.reading import Page, Stream, TablePages
+from herd.reading import Page, SharedBatch, Stream, TablePages, mapped
 from herd.sql import query_frames
 from herd.sql.duck import DuckThreads, Work
 from herd.sql.query_pool import QueryPool
@@ -326,7 +329,7 @@ async def test_a_process_whose_answer_was_not_read_to_its_end_is_asked_no_more(
         assert await ask(pool, "SELECT 1") == [(1,)]
         receive = query_frames.receive
 
-        def no_memory(link: socket.socket) -> Any:
+        def no_memory(link: socket.socket, size_bytes_max: int) -> Any:
             monkeypatch.setattr(query_frames, "receive", receive)
             raise MemoryError
 
@@ -335,8 +338,98 @@ async def test_a_process_whose_answer_was_not_read_to_its_end_is_asked_no_more(
         assert await ask(pool, "SELECT 3") == [(3,)]
 
 
+def descriptors() -> int:
+    """The open file descriptors of this process."""
+    return len(os.listdir("/proc/self/fd"))
+
+
+def test_a_shared_page_takes_one_descriptor_and_a_mapped_one_none() -> None:
+    before = descriptors()
+    page = page_of(range(5_000))
+    shared = page.share()
+    assert shared is not None and descriptors() == before + 1
+    seen = mapped(shared.fd, shared.size_bytes, shared.schema)
+    assert descriptors() == before + 1 and seen.equals(page.batch)
+    del shared, page
+    gc.collect()
+    # What is mapped stays.
+    assert descriptors() == before and seen.column("id")[4_999].as_py() == 4_999
+
+
+async def test_pages_beyond_a_share_of_the_descriptors_are_copied(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    gc.collect()
+    files = 4 * (len(SharedBatch.living) + 3)
+    monkeypatch.setattr("resource.getrlimit", lambda _: (files, files))
+    pages = [page_of(range(first, first + 5_000), "x" * 100) for first in range(0, 50_000, 5_000)]
+    before = descriptors()
+    made = TablePages(SCHEMA, [(page, [0]) for page in pages], None)
+    async with pool_of("processes") as pool:
+        sql = "SELECT count(*), sum(id) FROM cows"
+        rows = set(range(50_000)) - set(range(0, 50_000, 5_000))
+        for _ in range(2):
+            assert await ask(pool, sql, cows=partial(itself, made)) == [(len(rows), sum(rows))]
+    assert descriptors() <= before + 3
+
+
+def wrong_offsets() -> bytes:
+    """The bytes of a batch whose texts lie elsewhere."""
+    sound = pa.RecordBatch.from_pydict({"name": ["a", "bc"]}).serialize().to_pybytes()
+    return bytes(sound).replace(struct.pack("<iii", 0, 1, 3), struct.pack("<iii", 0, 1 << 30, 3))
+
+
+TEXTS = pa.schema([("name", pa.string())]).serialize().to_pybytes()
+DONE = msgspec.msgpack.encode(query_frames.Done(("VARCHAR",)))
+LIES: dict[str, list[tuple[int, bytes]]] = {
+    "no frame at all": [(77, b"")],
+    "rows before their schema": [(query_frames.BATCH, wrong_offsets())],
+    "a schema that is none": [(query_frames.SCHEMA, b"\xff" * 100)],
+    "rows that lie elsewhere": [
+        *[(query_frames.SCHEMA, TEXTS), (query_frames.BATCH, wrong_offsets())],
+        (query_frames.DONE, DONE),
+    ],
+    "a stream that nobody gave": [
+        (query_frames.NEXT, msgspec.msgpack.encode(query_frames.Next("cows", 0)))
+    ],
+    "a file without a file": [(query_frames.FILE, b"")],
+    "an end that is none": [(query_frames.DONE, b"\xc1")],
+}
+
+
+@pytest.mark.parametrize("lie", LIES)
+async def test_what_a_query_process_must_not_say_is_an_error(
+    lie: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with pool_of("processes") as pool:
+        assert await ask(pool, "SELECT 1") == [(1,)]
+        receive = query_frames.receive
+        told: list[Any] = [(kind, bytearray(body), []) for kind, body in LIES[lie]]
+
+        def lying(*_: Any) -> Any:
+            return told.pop(0) if told else None
+
+        monkeypatch.setattr(query_frames, "receive", lying)
+        found = await failure(pool, "SELECT 2")
+        assert isinstance(found, errors.InternalError | errors.StorageFailed)
+        assert not told
+        monkeypatch.setattr(query_frames, "receive", receive)
+        assert await ask(pool, "SELECT 3") == [(3,)]
+
+
+def test_a_frame_that_is_too_large_takes_no_memory_and_leaves_no_descriptor() -> None:
+    here, there = socket.socketpair()
+    with here, there:
+        before = descriptors()
+        socket.send_fds(there, [struct.pack(">BBQ", query_frames.BATCH, 1, 1 << 60)], [1])
+        with pytest.raises(ValueError, match="a frame of"):
+            query_frames.receive(here, 1 << 20)
+        assert descriptors() == before
+
+
 def test_nobody_changes_a_page_that_is_shared() -> None:
     shared = page_of(range(5_000)).share()
+    assert shared is not None
     with pytest.raises(PermissionError):
         os.pwrite(shared.fd, b"moo", 0)
     with pytest.raises(PermissionError):
