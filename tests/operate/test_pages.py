@@ -51,16 +51,23 @@ def prepare(machines: Machines, number: int) -> None:
 
 
 @pytest.fixture(scope="module")
-def machines(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Machines]:
+def zookeeper(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ZooKeeperServer]:
+    """The metadata store of the cluster."""
+    with ZooKeeperServer(tmp_path_factory.mktemp("zookeeper")) as server:
+        yield server
+
+
+@pytest.fixture(scope="module")
+def machines(
+    tmp_path_factory: pytest.TempPathFactory, zookeeper: ZooKeeperServer
+) -> Iterator[Machines]:
     """A cluster that was made by following the page."""
-    folder = tmp_path_factory.mktemp("operate")
-    with ZooKeeperServer(folder / "zookeeper") as server:
-        found = Machines(folder, server.hosts)
-        try:
-            follow_new(found)
-            yield found
-        finally:
-            found.close()
+    found = Machines(tmp_path_factory.mktemp("operate"), zookeeper.hosts)
+    try:
+        follow_new(found)
+        yield found
+    finally:
+        found.close()
 
 
 def follow_new(machines: Machines) -> None:
@@ -233,3 +240,26 @@ def test_the_blocks_of_the_operators_page_do_what_they_say(machines: Machines) -
     ):
         assert command.partition(" --reason")[0] in told
         machines.run(command)
+
+
+def test_zookeeper_that_comes_back_empty_begins_no_new_cluster(
+    machines: Machines, zookeeper: ZooKeeperServer
+) -> None:
+    load = Load(machines)
+    with load:
+        pass
+    data, kept = zookeeper.folder / "data", zookeeper.folder / "kept"
+    zookeeper.stop()
+    shutil.move(data, kept)
+    zookeeper.start()
+    assert "no cluster at" in machines.run("herdbook bookie ls", fails=True)
+    machines.kill(1)
+    said = machines.run("systemctl start herdbook", 1, fails=True)
+    assert "has lost its data, bring them back first" in said and "Traceback" not in said, said
+    zookeeper.stop()
+    shutil.rmtree(data)
+    shutil.move(kept, data)
+    zookeeper.start()
+    machines.run("systemctl start herdbook", 1)
+    machines.until("herdbook herd tablespaces", in_step)
+    load.judge()
