@@ -6,6 +6,7 @@
 Invariants:
 - Nobody but the user who runs the server reads the files.
 - A full file is put aside, at most `FILES` of them are kept.
+- A file that another program has moved or deleted, as `logrotate` does, is made anew.
 """
 
 import logging
@@ -61,6 +62,19 @@ class _OwnFile(RotatingFileHandler):
             return os.open(name, flags, 0o600)
 
         return open(self.baseFilename, self.mode, encoding=self.encoding, opener=opener)
+
+    def emit(self, record: logging.LogRecord) -> None:
+        """Write a line to the file that has the name now."""
+        if self.stream is not None and not self._is_there():
+            self.stream.close()
+            self.stream = None
+        super().emit(record)
+
+    def _is_there(self) -> bool:
+        try:
+            return os.path.samestat(os.stat(self.baseFilename), os.fstat(self.stream.fileno()))
+        except FileNotFoundError:
+            return False
 
     def handleError(self, record: logging.LogRecord) -> None:
         """Raise it again: a line that is lost has to be counted."""

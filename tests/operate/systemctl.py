@@ -11,8 +11,9 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Final
 
-READY_S: Final = 80.0
+READY_S: Final = 300.0
 STOP_S: Final = 90.0
+"""As long as the unit allows."""
 
 
 def main() -> int:

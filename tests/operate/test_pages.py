@@ -6,9 +6,9 @@ import re
 import shlex
 import shutil
 import sys
-import threading
 import tomllib
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from typing import Final, Self
 
 import pytest
@@ -90,11 +90,8 @@ def follow_new(machines: Machines) -> None:
     check, enable, look = start.strip().splitlines()
     for number in NODES:
         assert "nothing is wrong" in machines.run(check, number)
-    starting = [threading.Thread(target=machines.run, args=(enable, number)) for number in NODES]
-    for thread in starting:
-        thread.start()
-    for thread in starting:
-        thread.join()
+    with ThreadPoolExecutor() as together:
+        list(together.map(lambda number: machines.run(enable, number), NODES))
     for number in NODES:
         said = machines.run(look, number)
         assert all(role in said for role in ("bookie", "herd", "broker", "http")), said

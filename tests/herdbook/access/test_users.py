@@ -483,3 +483,17 @@ def test_the_audit_is_a_file_of_its_own_that_others_cannot_read(tmp_path: Path) 
     assert file.stat().st_mode & 0o077 == 0
     with pytest.raises(InvalidRequest):
         audit_of(file, "herd")
+
+
+def test_an_audit_file_that_was_moved_is_made_anew(tmp_path: Path) -> None:
+    audit, file = audit_of(tmp_path, "broker"), tmp_path / "audit-broker.jsonl"
+    audit.note("ann", "log in", "broker", allowed=True)
+    file.rename(tmp_path / "moved")
+    audit.note("ben", "log in", "broker", allowed=True)
+    file.unlink()
+    audit.note("cow", "log in", "broker", allowed=True)
+    assert [json.loads(each.read_text())["who"] for each in (tmp_path / "moved", file)] == [
+        "ann",
+        "cow",
+    ]
+    assert file.stat().st_mode & 0o077 == 0
