@@ -65,14 +65,14 @@ class _OwnFile(RotatingFileHandler):
 
     def emit(self, record: logging.LogRecord) -> None:
         """Write a line to the file that has the name now."""
-        if self.stream is not None and not self._is_there():
+        if self.stream is not None and not self._has_name(self.stream.fileno()):
             self.stream.close()
             self.stream = None
         super().emit(record)
 
-    def _is_there(self) -> bool:
+    def _has_name(self, fd: int) -> bool:
         try:
-            return os.path.samestat(os.stat(self.baseFilename), os.fstat(self.stream.fileno()))
+            return os.path.samestat(os.stat(self.baseFilename), os.fstat(fd))
         except FileNotFoundError:
             return False
 
