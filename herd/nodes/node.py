@@ -102,7 +102,13 @@ class Node:
         self._crowded = self._tidied = self._closed = False
         self._running: asyncio.Task[None] | None = None
         says = "Replicas of tablespaces that this node runs."
-        self._end_gauge = metrics.gauge("herdbook_herd_replicas", says, lambda: len(self._hosted))
+        lacks = "Tablespaces of the cluster with fewer replicas that follow or lead than wanted."
+        self._end_gauges = (
+            metrics.gauge("herdbook_herd_replicas", says, lambda: len(self._hosted)),
+            metrics.gauge(
+                "herdbook_herd_tablespaces_under_replicated", lacks, self.outlook.under_replicated
+            ),
+        )
 
     def start(self) -> None:
         """Begin. Nothing is waited for: an absent metadata store is tried again."""
@@ -118,7 +124,8 @@ class Node:
         if self._closed:
             return
         self._closed = True
-        self._end_gauge()
+        for end in self._end_gauges:
+            end()
         if self._running is not None:
             self._running.cancel()
             await asyncio.gather(self._running, return_exceptions=True)
@@ -261,8 +268,7 @@ class Node:
 
         Every node does this, so it exists whenever a node serves. The first writer wins.
         """
-        replicas = self.settings.default_replicas
-        if not replicas or DEFAULT in self.outlook.spaces:
+        if not self.settings.makes_default or DEFAULT in self.outlook.spaces:
             return
         # Another node has just created it, or it cannot be read: it exists either way. If the mark
         # of a restore cannot be read, nothing is created, and the node serves what exists.
@@ -270,7 +276,8 @@ class Node:
             if await restoration_under_way(self.client.store):
                 return
             identity = UUID(int=self.client.rng.getrandbits(128), version=4)
-            fact = SpaceFact(str(identity), self.client.clock.wall_ms(), replicas)
+            replicas = (await self.directory.settings()).replicas
+            fact = SpaceFact(str(identity), self.client.clock.wall_ms(), replicas, by_default=True)
             self.outlook.spaces[DEFAULT] = await self.directory.create(DEFAULT, fact)
 
     async def _run(self) -> None:

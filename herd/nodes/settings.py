@@ -14,8 +14,7 @@ class NodeSettings:
     `preference_ms` is how long other replicas leave the lead to the designated leader when nobody
     has it. `patience_ms` is how long a leader that gives way waits for open transactions.
     `restart_ms` is the pause after a replica could not be started, or has stopped for good.
-    `default_replicas` is how many replicas the tablespace `default` gets; a node creates it;
-    0: it makes none. `replicas_planned` is how many replicas a node's memory was divided for; one
+    `makes_default`: it creates the tablespace `default`. `replicas_planned` is how many replicas a node's memory was divided for; one
     that runs more says so. 0: it was not divided.
     """
 
@@ -25,5 +24,5 @@ class NodeSettings:
     preference_ms: int = 3_000
     patience_ms: int = 1_000
     restart_ms: int = 2_000
-    default_replicas: int = 3
+    makes_default: bool = True
     replicas_planned: int = 0
