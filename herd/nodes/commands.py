@@ -74,7 +74,8 @@ class SpaceCommands:
         """Make a tablespace. `nodes` are where its first replicas are; the auditor adds others.
 
         Without `expected` it should have as many replicas as the settings of the cluster say, now
-        and when they are changed, or as many as `nodes` are given if these are more. Raises `NameTaken`, `ProgrammingError`, `OperationalError` (also if there is no node).
+        and when they are changed, or as many as `nodes` are given if these are more. Raises
+        `NameTaken`, `ProgrammingError`, `OperationalError` (also if there is no node).
         """
         await self.check_nodes()
         first = [await self.node(node) for node in nodes]

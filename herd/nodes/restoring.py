@@ -65,9 +65,9 @@ async def made_whole(
     """An empty tablespace that this process leads; nodes run it once the block has ended well.
 
     `open_state` makes an empty state, which is closed in the end; `expected` is how many replicas
-    there should be, None: as the settings of the cluster say. When the block fails there is no such tablespace, and its name is free once it
-    is swept. Raises `NameTaken`, `ProgrammingError` for a bad name, `OperationalError` if it was
-    given up meanwhile, `LeaderUnavailable`.
+    there should be, None: as the settings of the cluster say. When the block fails there is no such
+    tablespace, and its name is free once it is swept. Raises `NameTaken`, `ProgrammingError` for a
+    bad name, `OperationalError` if it was given up meanwhile, `LeaderUnavailable`.
     """
     check_name(name)
     directory = Directory(client.store, client.rng)

@@ -14,8 +14,8 @@ class NodeSettings:
     `preference_ms` is how long other replicas leave the lead to the designated leader when nobody
     has it. `patience_ms` is how long a leader that gives way waits for open transactions.
     `restart_ms` is the pause after a replica could not be started, or has stopped for good.
-    `makes_default`: it creates the tablespace `default`. `replicas_planned` is how many replicas a node's memory was divided for; one
-    that runs more says so. 0: it was not divided.
+    `makes_default`: it creates the tablespace `default`. `replicas_planned` is how many replicas a
+    node's memory was divided for; one that runs more says so. 0: it was not divided.
     """
 
     look_ms: int = 500
