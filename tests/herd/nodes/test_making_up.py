@@ -62,6 +62,8 @@ def test_a_tablespace_made_with_one_node_up_gets_three_replicas_one_at_a_time() 
         await yard.commands.create("farm")
         await yard.led(by="a")
         assert await missing(yard) == 2
+        outlook = yard.machines["a"].node.outlook
+        await yard.until(lambda: outlook.under_replicated() == 1)
         bank = Bank(yard)
         await bank.open()
         ended = asyncio.Event()
@@ -72,6 +74,7 @@ def test_a_tablespace_made_with_one_node_up_gets_three_replicas_one_at_a_time() 
         ended.set()
         steps = await watching
         assert [len(step) for step in steps] == [1, 2, 3]
+        await yard.until(lambda: outlook.under_replicated() == 0)
         assert await yard.led() == "a"
         for name in steps[-1]:
             await yard.until(lambda name=name: bank.total(name) == 1_000)  # type: ignore[misc]
