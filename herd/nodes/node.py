@@ -15,6 +15,7 @@ Invariants:
 import asyncio
 import contextlib
 import logging
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Final
 from uuid import UUID
 
@@ -101,14 +102,7 @@ class Node:
         self._uuids_ending: set[str] = set()
         self._crowded = self._tidied = self._closed = False
         self._running: asyncio.Task[None] | None = None
-        says = "Replicas of tablespaces that this node runs."
-        lacks = "Tablespaces of the cluster with fewer replicas that follow or lead than wanted."
-        self._end_gauges = (
-            metrics.gauge("herdbook_herd_replicas", says, lambda: len(self._hosted)),
-            metrics.gauge(
-                "herdbook_herd_tablespaces_under_replicated", lacks, self.outlook.under_replicated
-            ),
-        )
+        self._end_gauges = self._watched(metrics)
 
     def start(self) -> None:
         """Begin. Nothing is waited for: an absent metadata store is tried again."""
@@ -247,6 +241,16 @@ class Node:
     def _check_open(self) -> None:
         if self._closed:
             raise InterfaceError("the node was closed")
+
+    def _watched(self, metrics: Metrics) -> list[Callable[[], None]]:
+        """Let this node be looked at; what ends that."""
+        runs = "Replicas of tablespaces that this node runs."
+        lack = "Tablespaces of the cluster with fewer replicas that follow or lead than wanted."
+        name = "herdbook_herd_tablespaces_under_replicated"
+        return [
+            metrics.gauge("herdbook_herd_replicas", runs, lambda: len(self._hosted)),
+            metrics.gauge(name, lack, self.outlook.under_replicated),
+        ]
 
     # Running
 
