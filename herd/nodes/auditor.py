@@ -130,7 +130,7 @@ class SpaceAuditor:
             # Without the cluster's number each tablespace keeps the one that it has.
             default = fact.expected if outlook.settings is None else outlook.settings.replicas
             reports = partial(outlook.report, name)
-            return placed(fact, reports, given_up, outlook.loads(), default)
+            return placed(fact, reports, given_up, outlook.loads(), default, self._is_busy)
 
         if change(known) == known:
             return
@@ -150,6 +150,9 @@ class SpaceAuditor:
             ", ".join(changed.replicas),
             ", ".join(known.replicas) or "none",
         )
+
+    def _is_busy(self, node: str) -> bool:
+        return self._outlook.making(node) >= self._settings.made_at_once
 
     async def _give_up(self, name: str, fact: SpaceFact) -> None:
         """End a restoration whose maker is gone: it is swept from the next look on."""

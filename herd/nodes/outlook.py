@@ -121,6 +121,15 @@ class Outlook:
                     loads[node_id] += 1
         return loads
 
+    def making(self, node_id: str) -> int:
+        """How many of the replicas that a node should have do not follow or lead yet."""
+        reports = (
+            self.report(name, node_id)
+            for name, fact in self.spaces.items()
+            if fact.hosted and node_id in fact.replicas
+        )
+        return sum(report is None or not report.ready for report in reports)
+
     def under_replicated(self) -> int:
         """How many tablespaces have fewer replicas that follow or lead than they should."""
         spaces = self.spaces.items()

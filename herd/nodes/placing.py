@@ -2,8 +2,9 @@
 
 Invariants:
 - A replica that is away or has failed counts until it is given up: it may come back.
-- A tablespace gets one more replica at a time: while one is being made, no other is begun. Only a
-  tablespace without any replica gets all of them at once: there is nothing to be copied yet.
+- A tablespace gets one more replica at a time: while one is being made, no other is begun, and none
+  is begun on a node that makes many. Only a tablespace without any replica gets all of them at
+  once: there is nothing to be copied yet.
 - No replica goes before as many as there should be are there and ready.
 - What leads, and who should lead, goes last: with enough others it stays.
 - The same facts give the same decision, whoever takes it.
@@ -17,6 +18,8 @@ from herd.nodes.facts import ReplicaReport, SpaceFact
 
 Reports = Callable[[str], ReplicaReport | None]
 """What the node with an id says of its replica of the tablespace."""
+Busy = Callable[[str], bool]
+"""Whether the node with an id makes as many replicas as it may at a time."""
 
 
 def placed(
@@ -25,6 +28,7 @@ def placed(
     given_up: Collection[str],
     loads: Mapping[str, int],
     default_replicas: int,
+    busy: Busy,
 ) -> SpaceFact:
     """The fact with replicas where they should be, and as many as there should be.
 
@@ -35,7 +39,7 @@ def placed(
         return fact
     if fact.by_default:
         fact = msgspec.structs.replace(fact, expected=default_replicas)
-    wanted = _with_missing(fact, reports, given_up, loads)
+    wanted = _with_missing(fact, reports, given_up, loads, busy)
     if wanted is fact.replicas:
         wanted = _without_surplus(fact, reports, loads)
     leader = fact.leader if fact.leader in wanted else ""
@@ -43,7 +47,11 @@ def placed(
 
 
 def _with_missing(
-    fact: SpaceFact, reports: Reports, given_up: Collection[str], loads: Mapping[str, int]
+    fact: SpaceFact,
+    reports: Reports,
+    given_up: Collection[str],
+    loads: Mapping[str, int],
+    busy: Busy,
 ) -> tuple[str, ...]:
     missing = fact.expected - sum(node not in given_up for node in fact.replicas)
     free = sorted((load, node) for node, load in loads.items() if node not in fact.replicas)
@@ -54,7 +62,8 @@ def _with_missing(
     there = [node for node in fact.replicas if node in loads and node not in given_up]
     if not all(map(_is_ready, map(reports, there))):
         return fact.replicas
-    return (*fact.replicas, free[0][1])
+    chosen = next((node for _, node in free if not busy(node)), None)
+    return fact.replicas if chosen is None else (*fact.replicas, chosen)
 
 
 def _is_ready(report: ReplicaReport | None) -> bool:

@@ -33,7 +33,7 @@ NODE_MUTANTS: Final = (
         "two-replicas-are-added-at-once",
         "a tablespace gets one more replica at a time",
         _PLACING,
-        "    return (*fact.replicas, free[0][1])",
+        "    return fact.replicas if chosen is None else (*fact.replicas, chosen)",
         "    return (*fact.replicas, *(node for _, node in free[:missing]))",
         by_test(_PLACING_TESTS, _ONE_AT_A_TIME),
     ),

@@ -166,6 +166,27 @@ def test_a_node_comes_back_while_another_takes_its_place() -> None:
     in_yard(script)
 
 
+def test_a_node_that_comes_makes_only_so_many_replicas_at_a_time() -> None:
+    async def script(yard: Yard) -> None:
+        few = replace(SETTINGS, made_at_once=2)
+        names = [f"farm-{number}" for number in range(6)]
+        await yard.add("a", settings=few)
+        for name in names:
+            await yard.commands.create(name, expected=2)
+            await yard.led(name, by="a")
+        await yard.add("b", settings=few)
+        yard.machines["b"].states.delay_s = SLOW_S
+        most = 0
+        while any([await missing(yard, name) for name in names]):
+            begun = sum(["b" in (await yard.fact(name)).replicas for name in names])
+            ready = sum("b" in yard.ready(name) for name in names)
+            most = max(most, begun - ready)
+            await elapse(0.05)
+        assert most == 2
+
+    in_yard(script)
+
+
 def test_the_number_of_the_cluster_holds_for_all_without_one_of_their_own() -> None:
     async def script(yard: Yard) -> None:
         assert await yard.commands.default_replicas() == 3

@@ -30,9 +30,10 @@ def decided(
     given_up: tuple[str, ...] = (),
     reports: dict[str, ReplicaReport] | None = None,
     default_replicas: int = 3,
+    busy: str = "",
 ) -> SpaceFact:
     found = dict.fromkeys(before.replicas, READY) | (reports or {})
-    return placed(before, found.get, given_up, loads, default_replicas)
+    return placed(before, found.get, given_up, loads, default_replicas, busy.__contains__)
 
 
 def test_a_new_tablespace_gets_its_replicas_on_the_nodes_with_the_fewest() -> None:
@@ -54,9 +55,16 @@ def test_a_tablespace_gets_one_more_replica_at_a_time_on_the_node_with_the_fewes
     assert grown.replicas == ("a", "d")
     for state in ("starting", "catching up"):
         assert decided(grown, loads, reports={"d": ReplicaReport("u", state)}) == grown
-    unheard = placed(grown, {"a": LEADS}.get, (), loads, 3)
+    unheard = placed(grown, {"a": LEADS}.get, (), loads, 3, "".__contains__)
     assert unheard == grown
     assert decided(grown, loads).replicas == ("a", "d", "c")
+
+
+def test_a_node_that_makes_many_replicas_gets_no_other_one_meanwhile() -> None:
+    loads = {"a": 3, "b": 2, "c": 1}
+    assert decided(fact(2, "a"), loads, busy="c").replicas == ("a", "b")
+    assert decided(fact(2, "a"), loads, busy="bc").replicas == ("a",)
+    assert decided(fact(2), loads, busy="bc").replicas == ("c", "b")
 
 
 def test_a_replica_is_added_though_the_only_one_is_away() -> None:
@@ -133,9 +141,9 @@ def test_a_decision_decides_nothing_more(expected: int) -> None:
 
 def test_a_tablespace_of_a_folder_is_nobodys_to_place() -> None:
     own = SpaceFact("u", 1)
-    assert placed(own, lambda node: None, (), {"a": 0}, 3) is own
+    assert placed(own, lambda node: None, (), {"a": 0}, 3, "".__contains__) is own
     dropped = SpaceFact("u", 1, 3, ("a",), dropped=True)
-    assert placed(dropped, lambda node: None, ("a",), {"b": 0}, 3) is dropped
+    assert placed(dropped, lambda node: None, ("a",), {"b": 0}, 3, "".__contains__) is dropped
 
 
 def test_programs_that_know_less_of_a_tablespace_read_its_fact_and_the_other_way_round() -> None:
