@@ -132,17 +132,15 @@ async def restore_as(
     path: Path,
     name: str,
     open_state: Callable[[], Awaitable[State]],
-    *,
-    expected: int,
 ) -> Manifest:
-    """Make a tablespace of a cluster of a backup; nodes run `expected` replicas of it then.
+    """Make a tablespace of a cluster of a backup; nodes run as many replicas of it as is usual.
 
     It is filled here, in an empty state that `open_state` makes, and is there whole or not at all.
     Raises as `restore` and `made_whole`.
     """
     with translating():
         manifest = await workers.run(partial(check_backup, path))
-        async with made_whole(client, name, open_state, expected=expected) as space:
+        async with made_whole(client, name, open_state) as space:
             await fill(space, workers, manifest, _pages_of(path, workers))
     return manifest
 

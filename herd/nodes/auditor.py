@@ -1,7 +1,8 @@
 """The auditor: one node that sees to it that every tablespace has the replicas that it should have.
 
-It replaces replicas whose nodes are away for too long, removes surplus replicas, gives up
-restores whose clients are gone, and deletes what is left of dropped tablespaces.
+It adds replicas where some are missing, one at a time, replaces those whose nodes are away for too
+long, removes surplus replicas, gives up restores whose clients are gone, and deletes what is left
+of dropped tablespaces.
 
 Invariants:
 - There is one auditor, as far as the metadata store can tell. Two of them for a moment change the
@@ -123,21 +124,35 @@ class SpaceAuditor:
         outlook, grace_s = self._outlook, self._settings.grace_ms / 1000
         given_up = {node for (of, node), s in self._away_s.items() if of == name and s >= grace_s}
 
-        def change(fact: SpaceFact) -> SpaceFact:
-            return placed(fact, partial(outlook.report, name), given_up, outlook.loads())
-
         known = outlook.spaces[name]
+
+        def change(fact: SpaceFact) -> SpaceFact:
+            # Without the cluster's number each tablespace keeps the one that it has.
+            default = fact.expected if outlook.settings is None else outlook.settings.replicas
+            reports = partial(outlook.report, name)
+            return placed(fact, reports, given_up, outlook.loads(), default, self._is_busy)
+
         if change(known) == known:
             return
         changed = await self._directory.change(name, change)
         outlook.spaces[name] = changed
         self.replicas_placed += len(set(changed.replicas) - set(known.replicas))
+        if changed.expected != known.expected:
+            _logger.warning(
+                "tablespace %s: %d replicas wanted, formerly %d",
+                *(name, changed.expected, known.expected),
+            )
+        if changed.replicas == known.replicas:
+            return
         _logger.warning(
             "tablespace %s: replicas on %s, formerly on %s",
             name,
             ", ".join(changed.replicas),
             ", ".join(known.replicas) or "none",
         )
+
+    def _is_busy(self, node: str) -> bool:
+        return self._outlook.making(node) >= self._settings.made_at_once
 
     async def _give_up(self, name: str, fact: SpaceFact) -> None:
         """End a restoration whose maker is gone: it is swept from the next look on."""

@@ -19,13 +19,11 @@ from engine.metadata.contract import MetadataStore
 from engine.ports.clock import Clock
 from engine.replica.election import decode_beat
 from herd.errors import LeaderUnavailable, OperationalError, ProgrammingError
-from herd.nodes.directory import Change, Directory
+from herd.nodes.directory import Change, Directory, checked_count
 from herd.nodes.facts import NODES, NodeFact, SpaceFact, decode_node
 from herd.reading_log import log_of
 from herd.translating import translating
 
-REPLICAS: Final = 3
-REPLICAS_MAX: Final = 64
 _LOOK_S: Final = 0.05
 
 
@@ -58,41 +56,68 @@ class SpaceCommands:
                     found[node_id] = decode_node(versioned.value)
         return found
 
+    async def check_nodes(self) -> None:
+        """Raise `OperationalError` if there is no node that could run a tablespace."""
+        if not await self.nodes():
+            raise OperationalError(
+                "there is no node that could run a tablespace", hint="start one: herdbook herd node"
+            )
+
     async def create(
-        self, name: str, *, expected: int = REPLICAS, nodes: Iterable[str] = (), leader: str = ""
+        self,
+        name: str,
+        *,
+        expected: int | None = None,
+        nodes: Iterable[str] = (),
+        leader: str = "",
     ) -> SpaceFact:
         """Make a tablespace. `nodes` are where its first replicas are; the auditor adds others.
 
-        Raises `NameTaken`, `ProgrammingError`, `OperationalError` (also if there is no node).
+        Without `expected` it should have as many replicas as the settings of the cluster say, now
+        and when they are changed, or as many as `nodes` are given if these are more. Raises
+        `NameTaken`, `ProgrammingError`, `OperationalError` (also if there is no node).
         """
-        if not await self.nodes():
-            raise _no_node()
+        await self.check_nodes()
         first = [await self.node(node) for node in nodes]
         designated = await self.node(leader) if leader else ""
         if designated and designated not in first:
             first.append(designated)
+        first = list(dict.fromkeys(first))
         identity = uuid.UUID(int=self._rng.getrandbits(128), version=4)
+        default = await self.default_replicas()
         fact = SpaceFact(
             str(identity),
             self._clock.wall_ms(),
-            _count(max(expected, len(first))),
-            tuple(dict.fromkeys(first)),
+            checked_count(max(default if expected is None else expected, len(first))),
+            tuple(first),
             designated,
+            by_default=expected is None and len(first) <= default,
         )
         with translating():
             return await self._directory.create(name.lower(), fact)
 
-    async def replicas_usual(self) -> int:
-        """Three, or as many as there are nodes. Raises `OperationalError` if there is none."""
-        nodes = len(await self.nodes())
-        if not nodes:
-            raise _no_node()
-        return min(REPLICAS, nodes)
+    async def default_replicas(self) -> int:
+        """How many replicas a tablespace without a number of its own should have."""
+        with translating():
+            return (await self._directory.settings()).replicas
 
-    async def set_expected(self, name: str, expected: int) -> SpaceFact:
-        """How many replicas there should be; the auditor makes and removes them."""
-        count = _count(expected)
-        return await self._change(name, lambda fact: msgspec.structs.replace(fact, expected=count))
+    async def set_default_replicas(self, count: int) -> int:
+        """Change that. The auditor adds and removes replicas of those tablespaces."""
+        with translating():
+            return (await self._directory.set_default_replicas(count)).replicas
+
+    async def set_expected(self, name: str, expected: int | None) -> SpaceFact:
+        """How many replicas there should be; the auditor makes and removes them.
+
+        None: as many as the settings of the cluster say, now and when they are changed.
+        """
+        default = await self.default_replicas()
+        count = default if expected is None else checked_count(expected)
+
+        def change(fact: SpaceFact) -> SpaceFact:
+            return msgspec.structs.replace(fact, expected=count, by_default=expected is None)
+
+        return await self._change(name, change)
 
     async def add_replica(self, name: str, node: str) -> SpaceFact:
         """Have a replica on a node, too; there should be as many as there are then, at least."""
@@ -101,9 +126,8 @@ class SpaceCommands:
         def change(fact: SpaceFact) -> SpaceFact:
             if node_id in fact.replicas:
                 return fact
-            replicas = (*fact.replicas, node_id)
-            expected = max(fact.expected, len(replicas))
-            return msgspec.structs.replace(fact, replicas=replicas, expected=expected)
+            fact = msgspec.structs.replace(fact, replicas=(*fact.replicas, node_id))
+            return _counted(fact, max(fact.expected, len(fact.replicas)))
 
         return await self._change(name, change)
 
@@ -121,10 +145,8 @@ class SpaceCommands:
                     hint="add another one first, or drop the tablespace",
                 )
             leader = "" if fact.leader == found else fact.leader
-            expected = min(fact.expected, len(replicas))
-            return msgspec.structs.replace(
-                fact, replicas=replicas, expected=expected, leader=leader
-            )
+            fact = msgspec.structs.replace(fact, replicas=replicas, leader=leader)
+            return _counted(fact, min(fact.expected, len(replicas)))
 
         return await self._change(name, change)
 
@@ -136,9 +158,8 @@ class SpaceCommands:
 
         def change(fact: SpaceFact) -> SpaceFact:
             leader = fact.leader if fact.leader in wanted else ""
-            return msgspec.structs.replace(
-                fact, replicas=wanted, expected=len(wanted), leader=leader
-            )
+            fact = msgspec.structs.replace(fact, replicas=wanted, leader=leader)
+            return _counted(fact, len(wanted))
 
         return await self._change(name, change)
 
@@ -228,13 +249,7 @@ class SpaceCommands:
             return await self._directory.change(name.lower(), checked)
 
 
-def _no_node() -> OperationalError:
-    return OperationalError(
-        "there is no node that could run a tablespace", hint="start one: herdbook herd node"
-    )
-
-
-def _count(expected: int) -> int:
-    if not 1 <= expected <= REPLICAS_MAX:
-        raise ProgrammingError(f"a tablespace has 1 to {REPLICAS_MAX} replicas, not {expected}")
-    return expected
+def _counted(fact: SpaceFact, expected: int) -> SpaceFact:
+    """The fact with a number of replicas; one that is another than before is its own."""
+    by_default = fact.by_default and expected == fact.expected
+    return msgspec.structs.replace(fact, expected=expected, by_default=by_default)

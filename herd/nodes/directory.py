@@ -1,4 +1,4 @@
-"""The facts of tablespaces in the metadata store, read and changed.
+"""The facts of tablespaces, and their settings, in the metadata store, read and changed.
 
 Invariants:
 - A change is a pure function of the fact that is there; it is made again for the newer fact when
@@ -17,7 +17,16 @@ from engine.errors import KeyExists, MetadataUnavailable, VersionConflict
 from engine.metadata.contract import MetadataStore
 from engine.metadata.restoring import check_not_under_way
 from herd.errors import NameTaken, OperationalError, ProgrammingError
-from herd.nodes.facts import SPACES, SpaceFact, decode_space, encode_fact
+from herd.nodes.facts import (
+    REPLICAS_MAX,
+    SETTINGS,
+    SPACES,
+    SettingsFact,
+    SpaceFact,
+    decode_settings,
+    decode_space,
+    encode_fact,
+)
 
 Change = Callable[[SpaceFact], SpaceFact]
 _NAME: Final = re.compile(r"[a-z][a-z0-9_-]{0,62}")
@@ -46,6 +55,32 @@ class Directory:
             known = ", ".join(await self.names()) or "none yet"
             raise ProgrammingError(f"there is no tablespace {name}", hint=f"there are {known}")
         return fact
+
+    async def settings(self) -> SettingsFact:
+        """The settings of the cluster. Raises `CannotRead`, `FormatTooNew`."""
+        return (await self._settings())[0]
+
+    async def set_default_replicas(self, count: int) -> SettingsFact:
+        """Change how many replicas a tablespace without a number of its own should have.
+
+        Raises `ProgrammingError`, and as `settings`.
+        """
+        checked_count(count)
+        for _ in range(_ATTEMPTS_MAX):
+            found, version = await self._settings()
+            if found.replicas == count:
+                return found
+            wanted = msgspec.structs.replace(found, replicas=count)
+            try:
+                if version < 0:
+                    await self.store.create(SETTINGS, encode_fact(wanted))
+                else:
+                    await self.store.set(SETTINGS, encode_fact(wanted), version)
+                return wanted
+            except (KeyExists, VersionConflict, MetadataUnavailable):
+                # Somebody was quicker, or the reply was lost: a look tells.
+                continue
+        raise MetadataUnavailable("the settings of tablespaces could not be changed")
 
     async def create(self, name: str, fact: SpaceFact) -> SpaceFact:
         """Name a new tablespace.
@@ -134,9 +169,23 @@ class Directory:
             except VersionConflict:
                 return
 
+    async def _settings(self) -> tuple[SettingsFact, int]:
+        """The settings, and the version of their key; -1: there is none."""
+        found = await self.store.get(SETTINGS)
+        if found is None:
+            return SettingsFact(), -1
+        return decode_settings(found.value), found.version
+
     async def _read(self, name: str) -> tuple[SpaceFact | None, int]:
         found = await self.store.get(_key(name))
         return (None, -1) if found is None else (decode_space(found.value), found.version)
+
+
+def checked_count(count: int) -> int:
+    """A number of replicas. Raises `ProgrammingError` for one that no tablespace can have."""
+    if not 1 <= count <= REPLICAS_MAX:
+        raise ProgrammingError(f"a tablespace has 1 to {REPLICAS_MAX} replicas, not {count}")
+    return count
 
 
 def check_name(name: str) -> None:

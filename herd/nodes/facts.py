@@ -3,6 +3,7 @@
     /herd/nodes/ID           ephemeral: where a node is, and what its replicas do
     /herd/restoring/NAME     ephemeral: which tablespace, by its uuid, somebody is filling
     /herd/tablespaces/NAME   which nodes have replicas, how many there should be, who should lead
+    /herd/settings           what holds for all tablespaces of a cluster; not there: as usual
 
 Invariants:
 - A fact of a tablespace is changed by compare-and-set only; `epoch` counts the changes, and `token`
@@ -15,6 +16,7 @@ Invariants:
 - Fields that are not known are passed over: older programs read newer facts of the same format.
 """
 
+from collections.abc import Mapping
 from typing import Final
 
 import msgspec
@@ -26,7 +28,20 @@ NODES: Final = "/herd/nodes"
 SPACES: Final = "/herd/tablespaces"
 AUDITOR: Final = "/herd/auditor"
 RESTORING: Final = "/herd/restoring"
+SETTINGS: Final = "/herd/settings"
 CATCHING_UP: Final = "catching up"
+REPLICAS: Final = 3
+REPLICAS_MAX: Final = 64
+
+
+class SettingsFact(msgspec.Struct, frozen=True, omit_defaults=True):
+    """What holds for all tablespaces of a cluster.
+
+    `replicas` is how many a tablespace should have for which no number of its own was given.
+    """
+
+    replicas: int = REPLICAS
+    format_major: int = FORMAT_MAJOR
 
 
 class SpaceFact(msgspec.Struct, frozen=True, omit_defaults=True):
@@ -43,6 +58,8 @@ class SpaceFact(msgspec.Struct, frozen=True, omit_defaults=True):
     format_major: int = FORMAT_MAJOR
     restoring: bool = False
     """Somebody fills it: it is `dropped` unless that ends well."""
+    by_default: bool = False
+    """`expected` is the cluster's number: the auditor changes it when that is changed."""
 
     @property
     def hosted(self) -> bool:
@@ -81,9 +98,21 @@ class NodeFact(msgspec.Struct, frozen=True, omit_defaults=True):
     host: str = ""
 
 
+def ready_replicas(name: str, fact: SpaceFact, nodes: Mapping[str, NodeFact]) -> int:
+    """How many of a tablespace's replicas follow or lead; `nodes` are those that are there."""
+    there = (nodes[each].replicas.get(name) for each in fact.replicas if each in nodes)
+    return sum(report.uuid == fact.uuid and report.ready for report in there if report)
+
+
+def missing_replicas(name: str, fact: SpaceFact, nodes: Mapping[str, NodeFact]) -> int:
+    """How many replicas a tablespace lacks; 0 where no nodes run it."""
+    return max(0, fact.expected - ready_replicas(name, fact, nodes)) if fact.hosted else 0
+
+
 encode_fact: Final = msgspec.msgpack.Encoder().encode
 _decode_space: Final = msgspec.msgpack.Decoder(SpaceFact).decode
 _decode_node: Final = msgspec.msgpack.Decoder(NodeFact).decode
+_decode_settings: Final = msgspec.msgpack.Decoder(SettingsFact).decode
 
 
 def decode_space(value: bytes) -> SpaceFact:
@@ -103,6 +132,16 @@ def decode_node(value: bytes) -> NodeFact:
     except msgspec.MsgspecError as error:
         raise CannotRead(f"the fact of a node is damaged: {error}") from error
     _check_format(fact.format_major, "node")
+    return fact
+
+
+def decode_settings(value: bytes) -> SettingsFact:
+    """Decode the settings of a cluster. Raises `CannotRead`, `FormatTooNew`."""
+    try:
+        fact = _decode_settings(value)
+    except msgspec.MsgspecError as error:
+        raise CannotRead(f"the settings of tablespaces are damaged: {error}") from error
+    _check_format(fact.format_major, "cluster's tablespaces")
     return fact
 
 

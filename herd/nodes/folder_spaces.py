@@ -54,7 +54,7 @@ class FolderSpaces:
         """Nothing to wait for."""
         return ""
 
-    async def set_expected(self, name: str, expected: int) -> None:
+    async def set_expected(self, name: str, expected: int | None) -> None:
         """Refused."""
         raise NotSupportedError("replicas of a tablespace in a folder", hint=_HINT)
 

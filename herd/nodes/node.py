@@ -15,6 +15,7 @@ Invariants:
 import asyncio
 import contextlib
 import logging
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Final
 from uuid import UUID
 
@@ -101,8 +102,7 @@ class Node:
         self._uuids_ending: set[str] = set()
         self._crowded = self._tidied = self._closed = False
         self._running: asyncio.Task[None] | None = None
-        says = "Replicas of tablespaces that this node runs."
-        self._end_gauge = metrics.gauge("herdbook_herd_replicas", says, lambda: len(self._hosted))
+        self._end_gauges = self._watched(metrics)
 
     def start(self) -> None:
         """Begin. Nothing is waited for: an absent metadata store is tried again."""
@@ -118,7 +118,8 @@ class Node:
         if self._closed:
             return
         self._closed = True
-        self._end_gauge()
+        for end in self._end_gauges:
+            end()
         if self._running is not None:
             self._running.cancel()
             await asyncio.gather(self._running, return_exceptions=True)
@@ -241,6 +242,16 @@ class Node:
         if self._closed:
             raise InterfaceError("the node was closed")
 
+    def _watched(self, metrics: Metrics) -> list[Callable[[], None]]:
+        """Let this node be looked at; what ends that."""
+        runs = "Replicas of tablespaces that this node runs."
+        lack = "Tablespaces of the cluster with fewer replicas that follow or lead than wanted."
+        name = "herdbook_herd_tablespaces_under_replicated"
+        return [
+            metrics.gauge("herdbook_herd_replicas", runs, lambda: len(self._hosted)),
+            metrics.gauge(name, lack, self.outlook.under_replicated),
+        ]
+
     # Running
 
     async def look(self) -> None:
@@ -261,8 +272,7 @@ class Node:
 
         Every node does this, so it exists whenever a node serves. The first writer wins.
         """
-        replicas = self.settings.default_replicas
-        if not replicas or DEFAULT in self.outlook.spaces:
+        if not self.settings.makes_default or DEFAULT in self.outlook.spaces:
             return
         # Another node has just created it, or it cannot be read: it exists either way. If the mark
         # of a restore cannot be read, nothing is created, and the node serves what exists.
@@ -270,7 +280,8 @@ class Node:
             if await restoration_under_way(self.client.store):
                 return
             identity = UUID(int=self.client.rng.getrandbits(128), version=4)
-            fact = SpaceFact(str(identity), self.client.clock.wall_ms(), replicas)
+            replicas = (await self.directory.settings()).replicas
+            fact = SpaceFact(str(identity), self.client.clock.wall_ms(), replicas, by_default=True)
             self.outlook.spaces[DEFAULT] = await self.directory.create(DEFAULT, fact)
 
     async def _run(self) -> None:

@@ -19,11 +19,14 @@ from engine.ports.clock import Clock
 from herd.nodes.directory import Directory
 from herd.nodes.facts import (
     NODES,
+    SETTINGS,
     SPACES,
     NodeFact,
     ReplicaReport,
+    SettingsFact,
     SpaceFact,
     decode_node,
+    missing_replicas,
 )
 
 _AT_ONCE: Final = 64
@@ -46,6 +49,8 @@ class Outlook:
         self.node_id = node_id
         self.spaces: dict[str, SpaceFact] = {}
         self.nodes: dict[str, NodeFact] = {}
+        self.settings: SettingsFact | None = None
+        """None: they could not be read yet."""
         self.unreadable: set[str] = set()
         """Tablespaces whose facts could not be read: damaged, or of a newer program."""
         self._directory = directory
@@ -54,25 +59,28 @@ class Outlook:
         self._refresh_s = refresh_ms / 1000
         self._woken = woken
         self._dirty: set[str] = set()
-        self._names_dirty = True
+        self._names_dirty = self._settings_dirty = True
         self._read_all_s = -1e9
         self._watches: dict[str, Callable[[], None]] = {}
         self._ends = [
             self._store.watch(SPACES, self._names_changed),
             self._store.watch(NODES, woken),
+            self._store.watch(SETTINGS, self._settings_changed),
         ]
 
     async def look(self) -> None:
         """Read what may have changed. Raises `MetadataUnavailable`."""
         now_s = self._clock.monotonic()
         if self._names_dirty or now_s - self._read_all_s >= self._refresh_s:
-            self._names_dirty = False
+            self._names_dirty, self._settings_dirty = False, True
             try:
                 await self._look_at_names()
             except BaseException:
                 self._names_dirty = True
                 raise
             self._read_all_s = now_s
+        if self._settings_dirty:
+            await self._look_at_settings()
         await self._look_at_spaces()
         await self._look_at_nodes()
 
@@ -112,6 +120,20 @@ class Outlook:
                 if node_id in loads:
                     loads[node_id] += 1
         return loads
+
+    def making(self, node_id: str) -> int:
+        """How many of the replicas that a node should have do not follow or lead yet."""
+        reports = (
+            self.report(name, node_id)
+            for name, fact in self.spaces.items()
+            if fact.hosted and node_id in fact.replicas
+        )
+        return sum(report is None or not report.ready for report in reports)
+
+    def under_replicated(self) -> int:
+        """How many tablespaces have fewer replicas that follow or lead than they should."""
+        spaces = self.spaces.items()
+        return sum(missing_replicas(name, fact, self.nodes) > 0 for name, fact in spaces)
 
     # For the system tables
 
@@ -166,6 +188,17 @@ class Outlook:
             )
         self._dirty |= names
 
+    async def _look_at_settings(self) -> None:
+        self._settings_dirty = False
+        try:
+            self.settings = await self._directory.settings()
+        except (CannotRead, FormatTooNew) as error:
+            # What was known before still holds.
+            _logger.warning("%s", error)
+        except BaseException:
+            self._settings_dirty = True
+            raise
+
     async def _look_at_spaces(self) -> None:
         dirty = sorted(self._dirty)
         for start in range(0, len(dirty), _AT_ONCE):
@@ -212,6 +245,10 @@ class Outlook:
 
     def _names_changed(self) -> None:
         self._names_dirty = True
+        self._woken()
+
+    def _settings_changed(self) -> None:
+        self._settings_dirty = True
         self._woken()
 
     def _space_changed(self, name: str) -> None:

@@ -2,6 +2,9 @@
 
 Invariants:
 - A replica that is away or has failed counts until it is given up: it may come back.
+- A tablespace gets one more replica at a time: while one is being made, no other is begun, and none
+  is begun on a node that makes many. Only a tablespace without any replica gets all of them at
+  once: there is nothing to be copied yet.
 - No replica goes before as many as there should be are there and ready.
 - What leads, and who should lead, goes last: with enough others it stays.
 - The same facts give the same decision, whoever takes it.
@@ -15,6 +18,8 @@ from herd.nodes.facts import ReplicaReport, SpaceFact
 
 Reports = Callable[[str], ReplicaReport | None]
 """What the node with an id says of its replica of the tablespace."""
+Busy = Callable[[str], bool]
+"""Whether the node with an id makes as many replicas as it may at a time."""
 
 
 def placed(
@@ -22,15 +27,19 @@ def placed(
     reports: Reports,
     given_up: Collection[str],
     loads: Mapping[str, int],
+    default_replicas: int,
+    busy: Busy,
 ) -> SpaceFact:
-    """The fact with replicas where they should be.
+    """The fact with replicas where they should be, and as many as there should be.
 
     `loads` has the nodes that are there, and how many replicas each of them has; `given_up` those
-    whose replica was away, or had failed, for too long.
+    whose replica was away, or had failed, for too long. `default_replicas` is the cluster's number.
     """
     if not fact.hosted:
         return fact
-    wanted = _with_missing(fact, given_up, loads)
+    if fact.by_default:
+        fact = msgspec.structs.replace(fact, expected=default_replicas)
+    wanted = _with_missing(fact, reports, given_up, loads, busy)
     if wanted is fact.replicas:
         wanted = _without_surplus(fact, reports, loads)
     leader = fact.leader if fact.leader in wanted else ""
@@ -38,13 +47,27 @@ def placed(
 
 
 def _with_missing(
-    fact: SpaceFact, given_up: Collection[str], loads: Mapping[str, int]
+    fact: SpaceFact,
+    reports: Reports,
+    given_up: Collection[str],
+    loads: Mapping[str, int],
+    busy: Busy,
 ) -> tuple[str, ...]:
     missing = fact.expected - sum(node not in given_up for node in fact.replicas)
     free = sorted((load, node) for node, load in loads.items() if node not in fact.replicas)
     if missing <= 0 or not free:
         return fact.replicas
-    return (*fact.replicas, *(node for _, node in free[:missing]))
+    if not fact.replicas:
+        return tuple(node for _, node in free[:missing])
+    there = [node for node in fact.replicas if node in loads and node not in given_up]
+    if not all(map(_is_ready, map(reports, there))):
+        return fact.replicas
+    chosen = next((node for _, node in free if not busy(node)), None)
+    return fact.replicas if chosen is None else (*fact.replicas, chosen)
+
+
+def _is_ready(report: ReplicaReport | None) -> bool:
+    return report is not None and report.ready
 
 
 def _without_surplus(
@@ -52,7 +75,7 @@ def _without_surplus(
 ) -> tuple[str, ...]:
     surplus = len(fact.replicas) - fact.expected
     found = {node: reports(node) for node in fact.replicas if node in loads}
-    ready = [node for node, report in found.items() if report is not None and report.ready]
+    ready = [node for node, report in found.items() if _is_ready(report)]
     if surplus <= 0 or len(ready) < fact.expected:
         return fact.replicas
 

@@ -1,6 +1,6 @@
 """A new tablespace of a cluster that is there whole or not at all, filled by whoever makes it.
 
-    async with made_whole(client, "sales", open_state, expected=3) as space:
+    async with made_whole(client, "sales", open_state) as space:
         await fill(space, workers, manifest, pages)
 
     /herd/restoring/NAME    ephemeral: the uuid of the tablespace that somebody is filling
@@ -26,6 +26,8 @@ import uuid
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from typing import Final
+
+import msgspec
 
 from engine.errors import EngineError, MetadataUnavailable
 from engine.ledger.client import LedgerClient
@@ -58,14 +60,14 @@ async def made_whole(
     name: str,
     open_state: Callable[[], Awaitable[State]],
     *,
-    expected: int,
+    expected: int | None = None,
 ) -> AsyncIterator[Tablespace]:
     """An empty tablespace that this process leads; nodes run it once the block has ended well.
 
     `open_state` makes an empty state, which is closed in the end; `expected` is how many replicas
-    there should be. When the block fails there is no such tablespace, and its name is free once it
-    is swept. Raises `NameTaken`, `ProgrammingError` for a bad name, `OperationalError` if it was
-    given up meanwhile, `LeaderUnavailable`.
+    there should be, None: as the settings of the cluster say. When the block fails there is no such
+    tablespace, and its name is free once it is swept. Raises `NameTaken`, `ProgrammingError` for a
+    bad name, `OperationalError` if it was given up meanwhile, `LeaderUnavailable`.
     """
     check_name(name)
     directory = Directory(client.store, client.rng)
@@ -76,7 +78,9 @@ async def made_whole(
             if not await maker.hold():
                 raise NameTaken(f"tablespace {name} is being restored", hint="take a new name")
             now_ms = client.clock.wall_ms()
-            fact = SpaceFact(identity, now_ms, expected, dropped=True, restoring=True)
+            count = (await directory.settings()).replicas if expected is None else expected
+            fact = SpaceFact(identity, now_ms, count, dropped=True, restoring=True)
+            fact = msgspec.structs.replace(fact, by_default=expected is None)
             await directory.create(name, fact)
             try:
                 async with _led(client, name, open_state) as space:

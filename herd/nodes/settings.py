@@ -10,20 +10,21 @@ class NodeSettings:
     `look_ms` is how often a node looks at what it should run and tells what it does; the auditor
     looks as often. `refresh_ms` is how often all facts are read again, whether or not anything was
     told of them. `grace_ms` is how long a replica's node may be away before its replica is made
-    anew elsewhere; time in which the auditor did not look does not count.
+    anew elsewhere; time in which the auditor did not look does not count. `made_at_once` is how
+    many replicas a node may have that are not ready when it gets another one.
     `preference_ms` is how long other replicas leave the lead to the designated leader when nobody
     has it. `patience_ms` is how long a leader that gives way waits for open transactions.
     `restart_ms` is the pause after a replica could not be started, or has stopped for good.
-    `default_replicas` is how many replicas the tablespace `default` gets; a node creates it;
-    0: it makes none. `replicas_planned` is how many replicas a node's memory was divided for; one
-    that runs more says so. 0: it was not divided.
+    `makes_default`: it creates the tablespace `default`. `replicas_planned` is how many replicas a
+    node's memory was divided for; one that runs more says so. 0: it was not divided.
     """
 
     look_ms: int = 500
     refresh_ms: int = 30_000
     grace_ms: int = 60_000
+    made_at_once: int = 8
     preference_ms: int = 3_000
     patience_ms: int = 1_000
     restart_ms: int = 2_000
-    default_replicas: int = 3
+    makes_default: bool = True
     replicas_planned: int = 0

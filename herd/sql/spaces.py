@@ -2,11 +2,13 @@
 
     CREATE TABLESPACE [IF NOT EXISTS] name WITH replicas = 3, nodes = 'a,b', leader = 'a', wait = 9
     ALTER TABLESPACE name SET replicas = 3, leader = 'b'
+    ALTER TABLESPACE name SET replicas = DEFAULT
     ALTER TABLESPACE name ADD REPLICA 'c' | DROP REPLICA 'a' | LEADER 'b'
     DROP TABLESPACE [IF EXISTS] name
     CREATE TABLESPACE 'name','leader:a','replica:a,b','expectedreplicacount:2','wait:60000'
 
-`replicas` is how many there should be, `nodes` where; `leader` '' lets any replica lead; `wait` is
+`replicas` is how many there should be, DEFAULT and nothing at all are as many as the settings of
+the cluster say; `nodes` where; `leader` '' lets any replica lead; `wait` is
 how long, in milliseconds, to wait until somebody leads, or the node that was named.
 
 Invariants:
@@ -52,6 +54,8 @@ class Wanted:
     tolerant: bool = False
     """IF EXISTS, or IF NOT EXISTS."""
     expected: int | None = None
+    by_default: bool = False
+    """As many replicas as the settings of the cluster say."""
     nodes: list[str] | None = None
     leader: str | None = None
     wait_ms: int | None = None
@@ -91,7 +95,7 @@ async def run(session: "Session", words: list[str], parsed: "Parsed") -> Result:
 async def _create(commands: "SpaceCommands | FolderSpaces", wanted: Wanted) -> None:
     nodes = wanted.nodes or []
     how = {} if wanted.expected is None else {"expected": wanted.expected}
-    if wanted.expected is None and nodes:
+    if wanted.expected is None and nodes and not wanted.by_default:
         how = {"expected": len(nodes)}
     try:
         await commands.create(wanted.name, nodes=nodes, leader=wanted.leader or "", **how)
@@ -108,7 +112,7 @@ async def _alter(commands: "SpaceCommands | FolderSpaces", wanted: Wanted) -> No
         await commands.add_replica(name, node)
     for node in wanted.removed:
         await commands.remove_replica(name, node)
-    if wanted.expected is not None:
+    if wanted.expected is not None or wanted.by_default:
         await commands.set_expected(name, wanted.expected)
     if wanted.leader is not None:
         await commands.move_leader(name, wanted.leader)
@@ -199,7 +203,8 @@ class _Reader:
 
     def _set(self, wanted: Wanted, option: str, value: str, place: int) -> None:
         if option in _COUNTS:
-            wanted.expected = self._number(value, place)
+            wanted.by_default = value.upper() == "DEFAULT"
+            wanted.expected = None if wanted.by_default else self._number(value, place)
         elif option in _NODES:
             wanted.nodes = [node.strip() for node in value.split(",") if node.strip()]
             if "*" in wanted.nodes:

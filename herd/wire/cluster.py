@@ -253,11 +253,14 @@ class ClusterHerd(RemoteHerd):
         return sorted(await self._commands.spaces())
 
     async def make(self, name: str) -> None:
-        """Make a tablespace, if it is not there: three replicas, or as many as there are nodes."""
+        """Make a tablespace, if it is not there, of as many replicas as the cluster's settings say.
+
+        Those for which there is no node yet are added when one comes.
+        """
         if name.lower() in await self._commands.spaces():
             return
         try:
-            await self._commands.create(name, expected=await self._commands.replicas_usual())
+            await self._commands.create(name)
         except NameTaken:
             # Somebody was quicker: the nodes make "default" by themselves, for one.
             if name.lower() not in await self._commands.spaces():
@@ -284,8 +287,8 @@ class ClusterHerd(RemoteHerd):
         """Make a tablespace, which must not be there yet, of a backup's file of this machine.
 
         The file is read and checked here, and its rows pass through a state in a folder for
-        temporary files. The tablespace is there, with three replicas or as many as there are nodes,
-        once all of it is durable; if anything fails it is not, and its name is free a moment later.
+        temporary files. The tablespace is there, with the usual number of replicas, once all of it
+        is durable; if anything fails it is not, and its name is free a moment later.
         Raises `ProgrammingError`, `OperationalError`, `LeaderUnavailable`, `StorageFailed` for a
         file that is damaged or cut short, `OSError` for one that cannot be read.
         """
@@ -293,11 +296,11 @@ class ClusterHerd(RemoteHerd):
         from herd.backup import restore_as
 
         client, workers, file = self._client, self.workers, Path.cwd() / path
-        expected = await self._commands.replicas_usual()
+        await self._commands.check_nodes()
         folder = Path(await workers.run(partial(tempfile.mkdtemp, prefix="herd-restore-")))
         try:
             open_state = partial(open_rocks, folder / "state", workers)
-            await restore_as(client, workers, file, name.lower(), open_state, expected=expected)
+            await restore_as(client, workers, file, name.lower(), open_state)
         finally:
             await workers.run(partial(shutil.rmtree, folder, ignore_errors=True))
 

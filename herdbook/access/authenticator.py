@@ -3,6 +3,8 @@
 Invariants:
 - An answer is at most `FRESH_S` old. Where the rows cannot be reached, or take longer than
   `PATIENCE_S`, it may be up to `STALE_S` old; after that nobody is known, and that is said.
+- Whoever asks for something that is not known waits for at most `WAIT_S`: longer than it takes
+  until another node leads the tablespace of users.
 - A name that is not known and a password that is wrong take the same steps and get the same words.
 """
 
@@ -14,10 +16,10 @@ from collections.abc import Callable, Coroutine, Hashable
 from functools import partial
 from typing import Any, Final, NamedTuple, Protocol, TypeVar
 
-from engine.access.principal import EVERYBODY, Principal
+from engine.access.principal import EVERYBODY, SYSTEM, Principal
 from engine.access.scram import NOT_PROVED, ScramVerifier, prepared_name
 from engine.access.tokens import SESSION, SESSION_MS, Claims, is_signed, sign, verify
-from engine.errors import AccessRefused, InvalidRequest, Unavailable
+from engine.errors import AccessRefused, InvalidRequest, MetadataUnavailable, Unavailable
 from engine.expiry import is_over
 from engine.ports.clock import Clock
 from herdbook.access.rows import TOKEN_MARK, UserRows, digest_of
@@ -26,6 +28,7 @@ T = TypeVar("T")
 FRESH_S: Final = 2.0
 STALE_S: Final = 60.0
 PATIENCE_S: Final = 1.0
+WAIT_S: Final = 8.0
 _KEPT_MAX: Final = 10_000
 _NOBODY_BYTES: Final = 32
 _TOKEN_REFUSED: Final = "the token is not one of this store, or has expired"
@@ -114,7 +117,10 @@ class StoreAuthenticator:
         return sign(Claims(SESSION, known.name, expires_ms, (), known.made_ms), self._key)
 
     async def _lately(self, what: Hashable, ask: Callable[[], Coroutine[Any, Any, T]]) -> T:
-        """What is known of a thing, looked up anew if that was a while ago."""
+        """What is known of a thing, looked up anew if that was a while ago.
+
+        Raises `MetadataUnavailable` where that takes longer than `WAIT_S`, and what `ask` raises.
+        """
         now_s = self._clock.monotonic()
         kept = self._kept.get(what)
         age_s = math.inf if kept is None else now_s - kept[0]
@@ -122,7 +128,13 @@ class StoreAuthenticator:
             return kept[1]  # type: ignore[no-any-return]
         looking = self._looking(what, ask, now_s)
         if kept is None or age_s > STALE_S:
-            return await asyncio.shield(looking.task)
+            await asyncio.wait((looking.task,), timeout=WAIT_S)
+            if not looking.task.done():
+                raise MetadataUnavailable(
+                    f"users could not be looked up in {WAIT_S:g} s: the tablespace {SYSTEM} has no "
+                    "leader, or it does not answer; try again in a moment"
+                )
+            return looking.task.result()  # type: ignore[no-any-return]
         left_s = max(0.0, looking.begun_s + PATIENCE_S - now_s)
         await asyncio.wait((looking.task,), timeout=left_s)
         if not looking.task.done() or isinstance(looking.task.exception(), Unavailable):

@@ -34,7 +34,7 @@ from engine.repair.survey import read_many
 from engine.replica.snapshots import SnapshotRecord, decode_snapshot
 from engine.run import Entry
 from herd.checkpoint.manifest import decode_checkpoints
-from herd.nodes.facts import SPACES, decode_space
+from herd.nodes.facts import SETTINGS, SPACES, decode_space
 from herd.reading_log import LOGS as HERD_LOGS
 from herd.reading_log import log_of
 
@@ -190,6 +190,9 @@ class _Cutting:
                 keys[f"{name}/{_CHECKPOINTS}"] = found.value
         # The log of a tablespace that is being filled, or was dropped, is left out as well.
         others = {name for name in self._logs if not name.startswith(HERD_LOGS)}
+        settings = await store.get(SETTINGS)
+        if settings is not None:
+            keys[SETTINGS] = settings.value
         names = sorted(others | {log_of(key.removeprefix(f"{SPACES}/")) for key in spaces})
         ends: dict[int, int] = {}
         logs: set[int] = set()

@@ -42,7 +42,7 @@ from engine.metadata.restoring import (
 )
 from engine.ports.workers import Workers
 from engine.repair.outlook import Workshop
-from herd.nodes.facts import NODES, SPACES, decode_space, encode_fact
+from herd.nodes.facts import NODES, SETTINGS, SPACES, decode_space, encode_fact
 from herdbook.archive.apart import check_apart
 from herdbook.archive.checking import Progress, check_backup
 from herdbook.archive.framing import sync_folder
@@ -161,6 +161,9 @@ async def _restore(
     written = await _write_all(client, workshop, workers, BackupFolder(backup), manifest, progress)
     await _compare_all(workshop, manifest)
     for key, value in _in_order(manifest, replicas):
+        if key == SETTINGS and await client.store.get(key) is not None:
+            # What was set in the new store holds there.
+            continue
         await _name(client.store, key, value)
     return Restored(
         number=manifest.number,
@@ -211,7 +214,8 @@ async def _compare_all(workshop: Workshop, manifest: StoreManifest) -> None:
 async def _in_use(store: MetadataStore, manifest: StoreManifest) -> bool:
     if await store.children(LEDGERS) or await store.children(SPACES):
         return True
-    return any([await store.get(key) is not None for key in manifest.keys])
+    keys = manifest.keys.keys() - {SETTINGS}
+    return any([await store.get(key) is not None for key in sorted(keys)])
 
 
 def _next_id(manifest: StoreManifest) -> int:

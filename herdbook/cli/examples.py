@@ -204,7 +204,14 @@ EXAMPLES: Final[dict[str, tuple[str, ...]]] = {
     "herd move-leader": ("herdbook herd move-leader sales 5f2c6e01a3b4",),
     "herd add-replica": ("herdbook herd add-replica sales 5f2c6e01a3b4",),
     "herd remove-replica": ("herdbook herd remove-replica sales 5f2c6e01a3b4",),
-    "herd set-replicas": ("herdbook herd set-replicas sales 3",),
+    "herd set-replicas": (
+        "herdbook herd set-replicas sales 5",
+        "herdbook herd set-replicas sales default",
+    ),
+    "herd default-replicas": (
+        "herdbook herd default-replicas",
+        "herdbook herd default-replicas 5",
+    ),
     "repair": ("herdbook repair status", "herdbook repair scrub --wait"),
     "repair status": ("herdbook repair status --url herdbook://zk1:2181/prod",),
     "repair off": ("herdbook repair off --reason 'new disks until noon'",),

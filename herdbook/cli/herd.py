@@ -40,6 +40,7 @@ if TYPE_CHECKING:
     from herd.nodes.facts import NodeFact, ReplicaReport, SpaceFact
 
 R = TypeVar("R")
+_DEFAULT: Final = "default"
 _WAIT_MS: Final = 30_000
 _LOOK_S: Final = 0.1
 
@@ -133,7 +134,12 @@ async def _serve(serve: Callable[..., Awaitable[None]], metrics_at: str) -> None
 
 @app.command("tablespaces")
 def show_tablespaces(url: Url = None, as_json: AsJson = False) -> None:
-    """List the tablespaces, who leads them, and what their replicas do."""
+    """List the tablespaces, who leads them, and what their replicas do.
+
+    A replica is ready when it follows or leads. Where fewer are ready than wanted, it says how many
+    are missing.
+    """
+    from herd.nodes.facts import missing_replicas, ready_replicas
 
     async def look(
         commands: "SpaceCommands",
@@ -148,6 +154,8 @@ def show_tablespaces(url: Url = None, as_json: AsJson = False) -> None:
             {
                 "name": name,
                 **plain(fact),
+                "ready": ready_replicas(name, fact, nodes),
+                "missing": missing_replicas(name, fact, nodes),
                 "leader_address": leaders[name],
                 "states": {each: plain(_report(nodes, each, name)) for each in fact.replicas},
             }
@@ -155,21 +163,26 @@ def show_tablespaces(url: Url = None, as_json: AsJson = False) -> None:
         )
         return
     rows = rows_of(spaces, nodes, leaders)
-    print_table(("name", "leader", "should lead", "wanted", "replicas"), rows)
+    print_table(("name", "leader", "should lead", "wanted", "ready", "replicas"), rows)
 
 
 def rows_of(
     spaces: dict[str, "SpaceFact"], nodes: dict[str, "NodeFact"], leaders: dict[str, str]
 ) -> list[tuple[str, ...]]:
     """Tablespaces for people: a row each, nodes by their names."""
+    from herd.nodes.facts import missing_replicas, ready_replicas
+
     by_address = {node.address: _called(nodes, node_id) for node_id, node in nodes.items()}
     rows: list[tuple[str, ...]] = []
     for name, fact in spaces.items():
         leader = by_address.get(leaders[name], leaders[name]) or "nobody"
         should = fact.leader and _called(nodes, fact.leader)
         wanted = "its folder's owner" if not fact.hosted else str(fact.expected)
+        wanted += " by default" if fact.hosted and fact.by_default else ""
+        ready, missing = ready_replicas(name, fact, nodes), missing_replicas(name, fact, nodes)
+        there = "" if not fact.hosted else f"{ready}, {missing} missing" if missing else str(ready)
         replicas = [f"{_called(nodes, each)} {_does(nodes, each, name)}" for each in fact.replicas]
-        rows.append((name, leader, should, wanted, "\n".join(replicas)))
+        rows.append((name, leader, should, wanted, there, "\n".join(replicas)))
     return rows
 
 
@@ -223,7 +236,10 @@ def show_nodes(url: Url = None, as_json: AsJson = False) -> None:
 @app.command("create")
 def create(
     name: Name,
-    replicas: Annotated[int, typer.Option(help="How many replicas.", min=1)] = 3,
+    replicas: Annotated[
+        int | None,
+        typer.Option(help="How many replicas; else as many as default-replicas says.", min=1),
+    ] = None,
     on: Annotated[list[str] | None, typer.Option(help="A node for one. Repeat it.")] = None,
     leader: Annotated[str, typer.Option(help="The node that should lead.")] = "",
     url: Url = None,
@@ -232,12 +248,12 @@ def create(
 ) -> None:
     """Make a tablespace."""
 
-    async def do(commands: "SpaceCommands") -> str:
-        await commands.create(name, expected=replicas, nodes=on or (), leader=leader)
-        return await _led(commands, name, leader, wait)
+    async def do(commands: "SpaceCommands") -> tuple[int, str]:
+        fact = await commands.create(name, expected=replicas, nodes=on or (), leader=leader)
+        return fact.expected, await _led(commands, name, leader, wait)
 
-    leads = _with_commands(url, do)
-    facts = {"tablespace": name, "replicas": replicas, "leader": leads}
+    wanted, leads = _with_commands(url, do)
+    facts = {"tablespace": name, "replicas": wanted, "leader": leads}
     _tell(facts, f"tablespace {name} is made{f'; {leads} leads' if leads else ''}", as_json)
 
 
@@ -313,14 +329,44 @@ def remove_replica(
 @app.command("set-replicas")
 def set_replicas(
     name: Name,
-    count: Annotated[int, typer.Argument(help="How many replicas there should be.", min=1)],
+    count: Annotated[
+        str,
+        typer.Argument(
+            help='How many replicas there should be; "default": as many as default-replicas says.'
+        ),
+    ],
     url: Url = None,
     as_json: AsJson = False,
 ) -> None:
     """Say how many replicas there should be; nodes for them are chosen."""
-    _with_commands(url, lambda commands: commands.set_expected(name, count))
-    facts = {"tablespace": name, "replicas": count}
-    _tell(facts, f"tablespace {name} gets {count} replicas", as_json)
+    if count != _DEFAULT and not (count.isascii() and count.isdecimal()):
+        raise typer.BadParameter(f'{count!r} is no number and not "{_DEFAULT}"')
+    given = None if count == _DEFAULT else int(count)
+    fact = _with_commands(url, lambda commands: commands.set_expected(name, given))
+    facts = {"tablespace": name, "replicas": fact.expected, "by_default": fact.by_default}
+    _tell(facts, f"tablespace {name} gets {fact.expected} replicas", as_json)
+
+
+@app.command("default-replicas")
+def default_replicas(
+    count: Annotated[
+        int | None, typer.Argument(help="How many from now on; without it: show it.", min=1)
+    ] = None,
+    url: Url = None,
+    as_json: AsJson = False,
+) -> None:
+    """Show or set how many replicas a tablespace has for which no number of its own was given.
+
+    That of users is one of them, and those of buckets are. Existing ones are changed, too.
+    """
+
+    async def do(commands: "SpaceCommands") -> int:
+        if count is None:
+            return await commands.default_replicas()
+        return await commands.set_default_replicas(count)
+
+    found = _with_commands(url, do)
+    _tell({"default_replicas": found}, f"{found} replicas by default", as_json)
 
 
 def _tell(facts: dict[str, Any], text: str, as_json: bool) -> None:

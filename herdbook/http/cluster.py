@@ -25,9 +25,11 @@ from herdbook.http.routes import ADMIN, KNOWN, Ask, Route
 
 if TYPE_CHECKING:
     from engine.repair.outlook import Workshop
+    from herd.nodes.facts import NodeFact
 
 _ANSWER_TIMEOUT_S: Final = 2.0
 _FULL_PERCENT: Final = 90
+_ASKED_AT_ONCE: Final = 64
 
 
 class BookieFacts(msgspec.Struct):
@@ -86,8 +88,18 @@ class DiskFacts(msgspec.Struct):
     used_bytes: int | None
 
 
+class ReplicaCounts(msgspec.Struct):
+    """How many replicas a tablespace should have, and how many of them follow or lead now."""
+
+    wanted: int
+    ready: int
+
+
 class ClusterFacts(msgspec.Struct):
-    """The store at a glance. Null is not known; `warnings` say why, and what is wrong."""
+    """The store at a glance. Null is not known; `warnings` say why, and what is wrong.
+
+    `replicas` are those of the tablespaces that nodes run.
+    """
 
     name: str
     version: str
@@ -98,6 +110,7 @@ class ClusterFacts(msgspec.Struct):
     under_replicated: int | None
     disk: DiskFacts
     tablespaces: list[str]
+    replicas: dict[str, ReplicaCounts]
     buckets: list[str]
     warnings: list[str]
 
@@ -167,11 +180,13 @@ async def show_cluster(house: House, ask: Ask) -> Told:
         NodeFacts(each.bookie_id, "bookie", each.address, each.state != "away", host=each.host)
         for each in facts
     ]
-    nodes += await _herd_nodes(house, warnings)
+    herd_nodes = await _herd_nodes(house, warnings)
+    nodes += map(_node_facts, herd_nodes.items())
     nodes += _broker_node(house)
     warnings += [f"bookie {each.bookie_id}: {each.problem}" for each in facts if each.problem]
     warnings += full_disks(up)
     queued = await _under_replicated(house, warnings)
+    names = await _looked(tablespaces_of(house, ask.who), warnings)
     told = ClusterFacts(
         name=house.name,
         version=version("herdbook"),
@@ -181,7 +196,8 @@ async def show_cluster(house: House, ask: Ask) -> Told:
         bookies=counts_of(facts),
         under_replicated=queued,
         disk=disks_of(up),
-        tablespaces=await _looked(tablespaces_of(house, ask.who), warnings),
+        tablespaces=names,
+        replicas=await _replicas(house, names, herd_nodes, warnings),
         buckets=[each.name for each in await _looked(buckets_of(house, ask.who), warnings)],
         warnings=warnings,
     )
@@ -252,22 +268,48 @@ async def _under_replicated(house: House, warnings: list[str]) -> int | None:
     return queued
 
 
-async def _herd_nodes(house: House, warnings: list[str]) -> list[NodeFacts]:
-    """The nodes of a cluster's tablespaces; a folder has none."""
+async def _herd_nodes(house: House, warnings: list[str]) -> "dict[str, NodeFact]":
+    """The nodes of a cluster's tablespaces by id; a folder has none."""
     from herd.nodes.facts import NODES, decode_node
 
-    store = house.ledgers.store
-    told = []
+    store, told = house.ledgers.store, {}
     try:
         for name in await store.children(NODES):
             found = await store.get(f"{NODES}/{name}")
             if found is not None:
-                fact = decode_node(found.value)
-                leads = any(each.role == "leader" for each in fact.replicas.values())
-                address = fact.address.removeprefix(TCP)
-                told.append(NodeFacts(name, "herd", address, True, leads, fact.host))
+                told[name] = decode_node(found.value)
     except EngineError as error:
         warnings.append(f"the nodes of tablespaces are not known: {error}")
+    return told
+
+
+def _node_facts(named: "tuple[str, NodeFact]") -> NodeFacts:
+    name, fact = named
+    leads = any(each.role == "leader" for each in fact.replicas.values())
+    return NodeFacts(name, "herd", fact.address.removeprefix(TCP), True, leads, fact.host)
+
+
+async def _replicas(
+    house: House, names: list[str], nodes: "dict[str, NodeFact]", warnings: list[str]
+) -> dict[str, ReplicaCounts]:
+    """The replicas of those tablespaces that nodes run; one that lacks some is a warning."""
+    from herd.nodes.facts import SPACES, decode_space, missing_replicas, ready_replicas
+
+    store, values = house.ledgers.store, []
+    told: dict[str, ReplicaCounts] = {}
+    try:
+        for start in range(0, len(names), _ASKED_AT_ONCE):
+            some = names[start : start + _ASKED_AT_ONCE]
+            values += await asyncio.gather(*(store.get(f"{SPACES}/{name}") for name in some))
+        for name, value in zip(names, values, strict=True):
+            fact = None if value is None else decode_space(value.value)
+            if fact is None or not fact.hosted:
+                continue
+            told[name] = counts = ReplicaCounts(fact.expected, ready_replicas(name, fact, nodes))
+            if missing_replicas(name, fact, nodes):
+                warnings.append(f"tablespace {name} has {counts.ready} of {counts.wanted} replicas")
+    except EngineError as error:
+        warnings.append(f"the replicas of tablespaces are not known: {error}")
     return told
 
 

@@ -65,6 +65,26 @@ def test_a_node_is_called_by_its_name_and_the_beginning_of_its_id(
     assert page.run(script) == [["node-1 ", "49fa4258"], ["49fa42582fed"]]
 
 
+def test_a_tablespace_that_lacks_replicas_stands_first_and_is_marked(
+    store: Served, page: Page
+) -> None:
+    page.open(store.url)
+    script = """import("/pages/overview.js").then(({ copies, lackingFirst }) => {
+        const replicas = { barn: { wanted: 3, ready: 3 }, cows: { wanted: 3, ready: 1 } };
+        const cluster = { tablespaces: ["alone", "barn", "cows"], replicas };
+        const shown = (name) => {
+            const aside = copies(cluster, name);
+            return aside && [aside[1].textContent, aside[1].classList.contains("bad")];
+        };
+        return lackingFirst(cluster).map((name) => [name, shown(name)]);
+    })"""
+    assert page.run(script) == [
+        ["cows", ["1 of 3 replicas", True]],
+        ["alone", None],
+        ["barn", ["3 of 3 replicas", False]],
+    ]
+
+
 @pytest.mark.parametrize("name", PAGES)
 def test_a_page_shows_what_there_is_in_both_themes(
     store: Served, page: Page, pictures: Path, name: str

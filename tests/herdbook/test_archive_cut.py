@@ -20,7 +20,8 @@ from engine.repair.outlook import Workshop
 from engine.repair.survey import survey
 from engine.replica.snapshots import SnapshotRecord
 from herd.checkpoint.manifest import Checkpoints, encode_checkpoints
-from herd.nodes.facts import SPACES, SpaceFact, encode_fact
+from herd.nodes.directory import Directory
+from herd.nodes.facts import SETTINGS, SPACES, SettingsFact, SpaceFact, encode_fact
 from herdbook.archive import BackupFolder, StoreManifest, back_up, restore_cluster
 from herdbook.archive import backup as backing
 from herdbook.archive import cut as cutting
@@ -175,6 +176,21 @@ async def test_names_come_last_and_tablespaces_behind_their_logs(tmp_path: Path)
         client.store.create = noted  # type: ignore[method-assign]
         await restore_cluster(client, workers, tmp_path / "backups", replicas=1)
         assert made[-1] == f"{SPACES}/farm" and set(made) == set(manifest.keys)
+
+
+async def test_the_default_number_of_replicas_is_backed_up_and_one_that_was_set_before_holds(
+    tmp_path: Path,
+) -> None:
+    async with clustered() as (client, workers):
+        await client.store.create(SETTINGS, encode_fact(SettingsFact(5)))
+        await backed_up(client, workers, tmp_path / "backups")
+    for own in (None, SettingsFact(2)):
+        async with clustered() as (client, workers):
+            if own is not None:
+                await client.store.create(SETTINGS, encode_fact(own))
+            await restore_cluster(client, workers, tmp_path / "backups", replicas=1)
+            found = await Directory(client.store, client.rng).settings()
+            assert found == (own or SettingsFact(5))
 
 
 async def test_a_restored_ledger_has_as_many_copies_as_the_new_store_gives_its_own(

@@ -4,6 +4,7 @@ import asyncio
 import json
 from pathlib import Path
 
+import msgspec
 import pytest
 from typer.testing import CliRunner
 
@@ -47,12 +48,29 @@ def test_tablespaces_are_listed_with_the_names_of_their_nodes() -> None:
     }
     fact = SpaceFact("u", 1, 3, ids, ids[0])
     [row] = rows_of({"farm": fact}, nodes, {"farm": "tcp:127.0.0.1:7180"})
-    assert row[:4] == ("farm", "node-1 49fa4258", "node-1 49fa4258", "3")
-    assert row[4].splitlines() == [
+    leader = ("node-1 49fa4258", "node-1 49fa4258")
+    assert row[:5] == ("farm", *leader, "3", "2, 1 missing")
+    assert row[5].splitlines() == [
         "node-1 49fa4258 (follower at 12/7)",
         "b005f2bdb7a9 (follower at 12/7)",
         "ca70f63add58 (away)",
     ]
+    enough = msgspec.structs.replace(fact, expected=2, by_default=True)
+    [row] = rows_of({"farm": enough}, nodes, {"farm": ""})
+    assert row[3:5] == ("2 by default", "2")
+
+
+def test_the_default_number_of_replicas_is_shown_and_set(folder: Path) -> None:
+    def told(*words: str) -> str:
+        answer = RUNNER.invoke(app, ["herd", "default-replicas", *words, "--url", str(folder)])
+        assert answer.exit_code == 0, answer.output
+        return answer.stdout.strip()
+
+    assert told() == "3 replicas by default"
+    assert json.loads(told("5", "--json")) == {"default_replicas": 5}
+    assert told() == "5 replicas by default"
+    wrong = RUNNER.invoke(app, ["herd", "set-replicas", "farm", "few", "--url", str(folder)])
+    assert wrong.exit_code == 2 and "no number" in wrong.output
 
 
 @pytest.mark.parametrize(
@@ -62,6 +80,7 @@ def test_tablespaces_are_listed_with_the_names_of_their_nodes() -> None:
         (["add-replica", "farm", "n1"], "no node has 'n1'"),
         (["move-leader", "farm", "n1"], "no node has 'n1'"),
         (["set-replicas", "farm", "3"], "owner of its folder"),
+        (["set-replicas", "farm", "default"], "owner of its folder"),
         (["drop", "nowhere", "--yes"], "no tablespace nowhere"),
         (["drop", "farm", "--yes"], "owner of its folder"),
     ],

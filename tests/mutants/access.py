@@ -352,6 +352,17 @@ ACCESS_MUTANTS: Final = (
         by_test(_USERS_TESTS, "test_what_is_revoked_ends_when_the_answer_is_old"),
     ),
     Mutant(
+        "who-is-not-known-waits-for-ever",
+        "whoever asks for something that is not known waits a bounded time",
+        _KNOWN,
+        "            await asyncio.wait((looking.task,), timeout=WAIT_S)\n",
+        "            await asyncio.wait((looking.task,), timeout=None)\n",
+        by_test(
+            _USERS_TESTS,
+            "test_who_is_not_known_waits_a_bounded_time_for_rows_that_do_not_answer",
+        ),
+    ),
+    Mutant(
         "who-cannot-be-asked-is-open",
         "users that cannot be looked up are not unknown",
         _ROWS,

@@ -15,6 +15,9 @@ _DIRECTORY_TESTS: Final = "herd/nodes/test_directory.py"
 _NODE_TESTS: Final = "herd/nodes/test_node.py"
 _PLACING_TESTS: Final = "herd/nodes/test_placing.py"
 _RESTORING_TESTS: Final = "herd/nodes/test_restoring.py"
+_ONE_AT_A_TIME: Final = (
+    "test_a_tablespace_gets_one_more_replica_at_a_time_on_the_node_with_the_fewest"
+)
 _RESTORED: Final = "test_nodes_run_what_was_filled_and_it_outlives_its_leader"
 
 NODE_MUTANTS: Final = (
@@ -25,6 +28,33 @@ NODE_MUTANTS: Final = (
         "sum(node not in given_up for node in fact.replicas)",
         "sum(node in loads for node in fact.replicas)",
         by_test(_PLACING_TESTS, "test_a_replica_that_is_away_for_a_moment_is_not_replaced"),
+    ),
+    Mutant(
+        "two-replicas-are-added-at-once",
+        "a tablespace gets one more replica at a time",
+        _PLACING,
+        "    return fact.replicas if chosen is None else (*fact.replicas, chosen)",
+        "    return (*fact.replicas, *(node for _, node in free[:missing]))",
+        by_test(_PLACING_TESTS, _ONE_AT_A_TIME),
+    ),
+    Mutant(
+        "a-replica-is-added-while-another-is-made",
+        "while a replica is being made, no other is begun",
+        _PLACING,
+        "    if not all(map(_is_ready, map(reports, there))):",
+        "    if not there and not fact.replicas:",
+        by_test(_PLACING_TESTS, _ONE_AT_A_TIME),
+    ),
+    Mutant(
+        "the-clusters-number-is-everybodys",
+        "a tablespace with a number of replicas of its own keeps that",
+        _PLACING,
+        "    if fact.by_default:",
+        "    if default_replicas:",
+        by_test(
+            _PLACING_TESTS,
+            "test_a_tablespace_without_a_number_of_its_own_has_as_many_as_the_cluster_says",
+        ),
     ),
     Mutant(
         "surplus-goes-before-others-are-ready",
@@ -60,8 +90,8 @@ NODE_MUTANTS: Final = (
         "a-restoration-is-there-before-it-is-whole",
         "nobody lists, runs or reaches what is not whole",
         "herd/nodes/restoring.py",
-        "expected, dropped=True, restoring=True)",
-        "expected, restoring=True)",
+        "count, dropped=True, restoring=True)",
+        "count, restoring=True)",
         by_test(_RESTORING_TESTS, _RESTORED),
     ),
     Mutant(

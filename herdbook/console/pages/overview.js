@@ -34,7 +34,7 @@ export function show({ main, signal }) {
     nodes.show(cluster.nodes);
     refill(
       named,
-      names("Tablespaces", cluster.tablespaces, "tables"),
+      names("Tablespaces", lackingFirst(cluster), "tables", (name) => copies(cluster, name)),
       names("Buckets", cluster.buckets, "buckets"),
     );
     if (!below.firstChild) below.append(part("Nodes", nodes.node), named);
@@ -145,12 +145,25 @@ function nodesTable() {
   });
 }
 
-function names(title, all, page) {
+// How many of a tablespace's replicas follow or lead, of how many; nothing where no nodes run it.
+export function copies({ replicas }, name) {
+  if (!replicas[name]) return null;
+  const { wanted, ready } = replicas[name];
+  const text = `${count(ready)} of ${many(wanted, "replica")}`;
+  return [" ", ready < wanted ? state(text, "bad") : h("span", { class: "quiet" }, text)];
+}
+
+// Tablespaces that lack replicas stand first: a long list is cut off.
+export function lackingFirst({ tablespaces, replicas }) {
+  const lacks = (name) => Number(replicas[name]?.ready < replicas[name]?.wanted);
+  return tablespaces.toSorted((one, other) => lacks(other) - lacks(one));
+}
+
+function names(title, all, page, aside = () => null) {
+  const link = (name) => h("a", { href: `#/${page}/${encodeURIComponent(name)}` }, name);
   const shown =
     all.slice(0, NAMES_MAX)
-      .map(
-        (name) => h("li", {}, h("a", { href: `#/${page}/${encodeURIComponent(name)}` }, name)),
-      );
+      .map((name) => h("li", {}, link(name), aside(name)));
   const rest = all.length - shown.length;
   const more =
     rest > 0 && h("p", {}, h("a", { href: `#/${page}` }, `and ${many(rest, "more", "more")}`));

@@ -15,12 +15,13 @@ from engine.ports.clock import SystemClock
 from engine.ports.system_workers import ThreadWorkers
 from engine.replica.settings import ReplicaSettings
 from herd.nodes import Node, NodeSettings
+from herd.nodes.directory import Directory
 from herd.settings import HerdSettings
 from tests.engine.ledger.scripted import QUICK, Cluster
 from tests.herd.nodes.yard import MemoryStates
 from tests.herd.spaces import LOG
 
-SETTINGS = NodeSettings(look_ms=20, grace_ms=60_000, default_replicas=1)
+SETTINGS = NodeSettings(look_ms=20, grace_ms=60_000)
 REPLICA = ReplicaSettings(
     lease_ms=1_000, snapshot_entries=0, duties_ms=50, level_settle_ms=0, retry_pause_ms=5
 )
@@ -32,7 +33,7 @@ async def nodes(count: int, *, replicas: int = 1) -> AsyncIterator[list[Node]]:
     """Nodes n0, n1 and so on, and the tablespace `default` on some of them."""
     cluster = await Cluster.of(1)
     workers = ThreadWorkers(asyncio.get_running_loop())
-    settings = replace(SETTINGS, default_replicas=replicas)
+    await Directory(cluster.tree.session(), random.Random(0)).set_default_replicas(replicas)
     found = []
     try:
         for number in range(count):
@@ -49,7 +50,7 @@ async def nodes(count: int, *, replicas: int = 1) -> AsyncIterator[list[Node]]:
                 f"n{number}:1",
                 MemoryStates(),
                 workers,
-                settings=settings,
+                settings=SETTINGS,
                 herd=HerdSettings(lock_timeout_ms=5_000),
                 replica=REPLICA,
                 log=LOG,

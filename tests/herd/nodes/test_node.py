@@ -53,7 +53,7 @@ def test_who_waits_until_a_node_is_listed_finds_it_among_the_nodes() -> None:
 
 def test_the_tablespace_default_is_there_once_a_node_is_listed() -> None:
     async def script(yard: Yard) -> None:
-        settings = replace(SETTINGS, default_replicas=1)
+        settings = replace(SETTINGS, makes_default=True)
         await yard.own.store.create(AUDITOR, b"another node is the auditor")
         for name in ("a", "b"):
             machine = yard.machines[name] = Machine(yard, name, settings)
@@ -68,7 +68,7 @@ def test_a_node_serves_though_the_mark_of_a_restore_cannot_be_read() -> None:
         await yard.add("a")
         await yard.commands.create("farm", expected=1)
         await yard.own.store.create(MARK, b"damaged")
-        settings = replace(SETTINGS, default_replicas=1)
+        settings = replace(SETTINGS, makes_default=True)
         machine = yard.machines["b"] = Machine(yard, "b", settings)
         async with asyncio.timeout(10):
             await machine.run(machine.node.listed())
@@ -79,7 +79,8 @@ def test_a_node_serves_though_the_mark_of_a_restore_cannot_be_read() -> None:
 
 def test_the_first_tablespace_is_made_and_grows_with_the_nodes() -> None:
     async def script(yard: Yard) -> None:
-        settings = replace(SETTINGS, default_replicas=2)
+        await yard.commands.set_default_replicas(2)
+        settings = replace(SETTINGS, makes_default=True)
         await yard.add("a", settings=settings)
         await yard.led("default", by="a")
         await yard.add("b", "c", settings=settings)
@@ -193,6 +194,7 @@ def test_a_designated_leader_that_was_away_leads_again_when_it_has_caught_up() -
         await yard.add("a", "b", "c")
         await yard.commands.create("farm", expected=3, leader="b")
         await yard.led(by="b")
+        await yard.until(lambda: yard.ready() == {"a", "b", "c"}, "all are ready")
         bank = Bank(yard)
         await bank.open()
         working = asyncio.create_task(bank.work())
@@ -465,7 +467,7 @@ def test_a_tablespace_of_a_folder_is_left_alone() -> None:
 def test_a_fact_that_cannot_be_read_costs_no_state_and_stops_nobody_else() -> None:
     async def script(yard: Yard) -> None:
         await yard.own.store.create(f"{SPACES}/default", b"what is this")
-        settings = replace(SETTINGS, default_replicas=1)
+        settings = replace(SETTINGS, makes_default=True)
         await yard.add("a", settings=settings)
         machine = yard.machines["a"]
         machine.kill()

@@ -51,6 +51,23 @@ def _replicas(found: list[Node], name: str) -> set[str]:
     return {node_id for node_id, one in spaces if one is not None and one.space is not None}
 
 
+async def test_a_statement_gives_a_tablespace_a_number_of_its_own_or_that_of_the_cluster() -> None:
+    async with nodes(1, replicas=2) as found:
+        session = await (await leader_of(found)).session()
+        wanted = {
+            "CREATE TABLESPACE one": (2, True),
+            "CREATE TABLESPACE two WITH replicas = 4": (4, False),
+            "CREATE TABLESPACE three WITH replicas = default, nodes = n0": (2, True),
+            "CREATE TABLESPACE four WITH nodes = n0": (1, False),
+            "ALTER TABLESPACE two SET replicas = DEFAULT": (2, True),
+            "ALTER TABLESPACE one SET replicas = 1": (1, False),
+        }
+        for text, expected in wanted.items():
+            await session.execute(text)
+            fact = (await found[0].commands.spaces())[text.split()[2]]
+            assert (fact.expected, fact.by_default) == expected, text
+
+
 async def test_the_words_of_the_original_are_understood() -> None:
     async with nodes(2) as found:
         session = await (await leader_of(found)).session()

@@ -31,7 +31,7 @@ from tests.simulation.metadata import MetadataFaults, SimStore
 from tests.simulation.trace import Trace
 from tests.simulation.virtual import elapse
 
-SETTINGS = NodeSettings(look_ms=200, grace_ms=5_000, default_replicas=0)
+SETTINGS = NodeSettings(look_ms=200, grace_ms=5_000, makes_default=False)
 REPLICA = ReplicaSettings(
     lease_ms=1_000, snapshot_entries=0, duties_ms=1_000, level_settle_ms=0, retry_pause_ms=20
 )
@@ -76,8 +76,12 @@ class MemoryStates:
         self.open_now: dict[str, MemoryState] = {}
         self.wiped: list[str] = []
         self.left: list[str] = []
+        self.delay_s = 0.0
+        """How long it takes to open one."""
 
     async def open(self, uuid: str) -> State:
+        if self.delay_s:
+            await elapse(self.delay_s)
         self.open_now[uuid] = MemoryState()
         return self.open_now[uuid]
 
@@ -215,6 +219,11 @@ class Yard:
     async def fact(self, name: str = "farm") -> SpaceFact:
         """What the store says of a tablespace."""
         return (await self.commands.spaces())[name]
+
+    def ready(self, name: str = "farm") -> set[str]:
+        """The nodes whose replica of a tablespace follows or leads."""
+        found = {one.name: one.node.hosted(name) for one in self.machines.values() if one.alive}
+        return {node for node, hosted in found.items() if hosted and hosted.report.ready}
 
     async def replicas_on(self, *nodes: str, name: str = "farm") -> None:
         """Wait until replicas run on exactly these nodes, and the fact says so."""

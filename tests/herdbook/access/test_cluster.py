@@ -60,8 +60,10 @@ class House:
         return self.url.removeprefix("herdbook://")
 
     @contextmanager
-    def running(self, name: str, *arguments: str) -> Iterator[None]:
-        """A process of `herdbook` that logs everything, from its first line on."""
+    def running(
+        self, name: str, *arguments: str, waits: bool = True
+    ) -> "Iterator[subprocess.Popen[bytes]]":
+        """A process of `herdbook` that logs everything; if it `waits`, from its first line on."""
         environment = {**os.environ, "HERDBOOK_URL": "", "HERDBOOK_CONFIG": str(self.node_file)}
         with (self.folder / f"{name}.log").open("wb") as log:
             process = subprocess.Popen(
@@ -72,8 +74,8 @@ class House:
             )
             assert process.stdout is not None
             try:
-                assert process.stdout.readline()
-                yield
+                assert not waits or process.stdout.readline()
+                yield process
             finally:
                 process.send_signal(signal.SIGTERM)
                 process.wait(START_TIMEOUT_S)

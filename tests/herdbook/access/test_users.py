@@ -324,6 +324,35 @@ async def test_who_was_known_a_while_ago_does_not_wait_for_rows_that_are_slow(
             await stranger
 
 
+async def test_who_is_not_known_waits_a_bounded_time_for_rows_that_do_not_answer(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with users(tmp_path) as (rows, known, clock), asyncio.timeout(10):
+        await rows.add("ann", "ann's word")
+        assert (await known.principal("ann")).name == "ann"
+        clock.added_s += STALE_S + 1
+        go_on = asyncio.Event()
+        find, look = rows.find, rows.principal
+
+        async def found_late(name: str) -> Any:
+            await go_on.wait()
+            return await find(name)
+
+        async def looked_late(name: str) -> Any:
+            await go_on.wait()
+            return await look(name)
+
+        rows.find, rows.principal = found_late, looked_late  # type: ignore[method-assign]
+        with monkeypatch.context() as soon:
+            soon.setattr("herdbook.access.authenticator.WAIT_S", 0.01)
+            for ask in (known.password("ann", "ann's word"), known.principal("ann")):
+                with pytest.raises(MetadataUnavailable, match="system has no leader"):
+                    await ask
+        late = asyncio.create_task(known.password("ann", "ann's word"))
+        go_on.set()
+        assert (await late).name == "ann"
+
+
 async def test_who_asks_at_the_same_time_shares_the_answer(tmp_path: Path) -> None:
     async with users(tmp_path) as (rows, known, _clock):
         await rows.add("ann", "ann's word")
