@@ -6,6 +6,8 @@ Each data folder holds one bookie: its identity, `journal/`, `index/`, and `lock
 Invariants:
 - A folder is opened only while its lock is held; a start that fails leaves nothing running, nothing
   registered and nothing locked.
+- An empty folder where a bookie has its data is not used: nothing is made there. A folder whose
+  bookie runs elsewhere is a copy, and is not started.
 - A bookie is registered only when it serves, and with addresses at which its server listens.
 - Without any proof asked of clients, a server listens to its own machine only, unless told.
 - A server that ends takes no new appends first and takes its registrations away, finishes and
@@ -26,7 +28,7 @@ from typing import TYPE_CHECKING, Final
 
 from engine.access.door import ReaderDoor
 from engine.access.tokens import key_of
-from engine.bookie.folder import FILE_NAME
+from engine.bookie.folder import FILE_NAME, read_identity
 from engine.bookie.index import Position
 from engine.bookie.service import BookieService
 from engine.bookie.upkeep import Upkeep, start_upkeep
@@ -44,7 +46,7 @@ from engine.extras import needing_cluster
 from engine.folder.lock import BOOKIE_PREFIX, LOCK_NAME, METADATA_NAME, FolderLock
 from engine.folder.naming import refuse_url
 from engine.folder.owner import FolderPorts
-from engine.metadata.bookies import Bookies
+from engine.metadata.bookies import Bookies, FolderPlace
 from engine.metadata.contract import MetadataStore
 from engine.metadata.passed_on import PassedOn
 from engine.ports.metrics import NO_METRICS, Metrics
@@ -56,6 +58,7 @@ from engine.transport.contract import Bookie
 from engine.transport.dialing import DialingTransport, framed_dial
 from engine.transport.framed_server import FramedServer
 from engine.transport.listening import Listener, listen_tcp
+from engine.transport.reaching import listens
 from engine.transport.security import NO_SECURITY, Security
 from engine.transport.shortcut import Shortcut
 
@@ -196,10 +199,29 @@ class BookieServer:
 
     async def _start(self) -> None:
         check_listeners(self._settings, self._security)
+        await self._leave_out_empty()
         self._lock_folders()
         await self._listen()
         await self._start_bookies()
         await self._start_repair()
+
+    async def _leave_out_empty(self) -> None:
+        """Before anything is made: leave out empty folders in which bookies have their data."""
+        bookies, used = Bookies(self.store), []
+        for folder in self._folders:
+            try:
+                if not (folder / FILE_NAME).exists():
+                    await bookies.refuse_empty(self._place(folder))
+                used.append(folder)
+            except FolderDamaged as error:
+                self._leave_out(folder, error)
+            except OSError:
+                # Whoever locks it says why it cannot be used.
+                used.append(folder)
+        self._folders = used
+
+    def _place(self, folder: Path) -> FolderPlace:
+        return FolderPlace(self._settings.host, str(folder))
 
     def _lock_folders(self) -> None:
         for folder in self._folders:
@@ -212,8 +234,10 @@ class BookieServer:
 
     async def _start_bookies(self) -> None:
         """Start all; one whose folder is of no use is left out, as one that failed would be."""
+        bookies = Bookies(self.store)
         for lock in self._locks:
             try:
+                await self._refuse_copy(lock.root, bookies)
                 await self._start_bookie(lock.root)
             except (FolderDamaged, BookieUnavailable, Overloaded, OSError) as error:
                 self._leave_out(lock.root, error)
@@ -284,6 +308,22 @@ class BookieServer:
             raise InvalidRequest(f"listening at {host} needs a host name, or what to advertise")
         return self._settings.host
 
+    async def _refuse_copy(self, folder: Path, bookies: Bookies) -> None:
+        """Raise `FolderLocked` if the folder's bookie runs at another address."""
+        identity = read_identity(self._ports.make_disk(folder))
+        if identity is None:
+            return
+        found = await bookies.registration(identity.bookie_id)
+        if found is None or found.address in ("", self.address):
+            return
+        if await listens(found.address):
+            raise FolderLocked(
+                f"bookie {found.bookie_id} of {folder} runs at {found.address} (machine "
+                f"{found.host or 'unknown'}): the folder was copied; start an empty one here. If "
+                "the folder was moved, stop the bookie there, and start again when its session "
+                "has ended"
+            )
+
     async def _start_bookie(self, folder: Path) -> None:
         ports, settings = self._ports, self._settings
         disk = ports.make_disk(folder)
@@ -307,6 +347,8 @@ class BookieServer:
         if service.bookie_id in self._served:
             raise FolderMismatch(f"{folder} is a copy of another folder: remove one of them")
         assert self._framed is not None
+        if settings.host:
+            await Bookies(self.store).keep_place(service.bookie_id, self._place(folder))
         self._framed.add(service)
         self._served[service.bookie_id] = service
         _LOG.info("bookie %s serves from %s", service.bookie_id, folder)

@@ -120,15 +120,14 @@ class FolderLock:
 
     def bookie_count(self) -> int:
         """How many bookies the folder has."""
-        numbers = [
-            int(path.name.removeprefix(BOOKIE_PREFIX))
-            for path in self.root.glob(f"{BOOKIE_PREFIX}*")
-            if path.name.removeprefix(BOOKIE_PREFIX).isdecimal()
-        ]
-        return max(numbers, default=0)
+        numbers = (number_of(path.name) for path in self.root.glob(f"{BOOKIE_PREFIX}*"))
+        return max(filter(None, numbers), default=0)
 
     def _reopen_if_replaced(self) -> None:
-        """Whoever removed the folder and made it anew must not share it with the old owner."""
+        """Whoever removed the folder and made it anew must not share it with the old owner.
+
+        It is not made anew here: its disk may have been unmounted. Raises `FolderError`.
+        """
         if self.held:
             return
         try:
@@ -136,10 +135,19 @@ class FolderLock:
             opened = os.fstat(self._file.fileno())
             if (found.st_dev, found.st_ino) == (opened.st_dev, opened.st_ino):
                 return
-        except FileNotFoundError:
-            pass
+            file = (self.root / LOCK_NAME).open("r+b", buffering=0)
+        except OSError as error:
+            raise FolderError(
+                f"{self.root} is gone, or cannot be used: mount its disk ({error.strerror})"
+            ) from error
         self._file.close()
-        self._file = FolderLock.of(self.root)._file
+        self._file = file
+
+
+def number_of(name: str) -> int | None:
+    """The number in the name of a bookie's folder in a store's; None for another name."""
+    number = name.removeprefix(BOOKIE_PREFIX)
+    return int(number) if name.startswith(BOOKIE_PREFIX) and number.isdecimal() else None
 
 
 def _open(root: Path) -> FileIO:

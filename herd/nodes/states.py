@@ -55,7 +55,8 @@ class FolderStates:
 
     async def open(self, uuid: str) -> State:
         """See `States.open`."""
-        await self._workers.run(partial(self._path.mkdir, parents=True, exist_ok=True))
+        # Not the folders above: a disk that was unmounted is not written below its mount point.
+        await self._workers.run(partial(self._path.mkdir, mode=0o700, exist_ok=True))
         return await open_rocks(self._path / uuid, self._workers)
 
     async def wipe(self, uuid: str) -> None:

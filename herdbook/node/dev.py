@@ -20,6 +20,7 @@ from pathlib import Path
 from typing import Final
 
 from engine.errors import EngineError, InvalidRequest, Unavailable
+from engine.folder.modes import make_own
 from engine.folder.naming import refuse_url
 from engine.ports.clock import SystemClock
 from herdbook.node.child import quiet_grpc
@@ -154,6 +155,8 @@ async def run_dev(
             _member(settings, number, folder, server.hosts, ports) for number in _numbers(settings)
         ]
         ports.remember()
+        for each in members:
+            make_own(each.settings.own_folder)
         members[0] = members[0]._replace(once=once)
         first = members[0].settings
         status = stack.enter_context(StatusFile(folder / _OWN, first.url, first.supervisor))

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Final
 
 import msgspec
 
+from engine.errors import FolderError
 from engine.folder.modes import make_own
 from engine.ports.metrics import NO_METRICS, Metrics
 from herdbook.finding import Configuration
@@ -53,7 +54,10 @@ CLIENT_FILE: Final = "client.toml"
 
 
 def write_client_file(settings: NodeSettings) -> Path:
-    """The configuration by which this machine's clients reach the node's cluster."""
+    """The configuration by which this machine's clients reach the node's cluster.
+
+    Raises `FolderError` if the node's own folder, which was made at its start, is gone.
+    """
     told = {"url": settings.store, "wire": settings.wire}
     lines = [f"{name} = {toml_value(value)}" for name, value in told.items()]
     for name in ("security", "zookeeper", "audit"):
@@ -61,7 +65,11 @@ def write_client_file(settings: NodeSettings) -> Path:
         table = msgspec.structs.asdict(getattr(settings, name))
         lines += [f"{key} = {toml_value(value)}" for key, value in table.items() if value]
     file = settings.own_folder / CLIENT_FILE
-    make_own(file.parent)
+    if not file.parent.is_dir():
+        raise FolderError(
+            f"{settings.data} is gone, or lacks the node's own folder: mount its disk; nothing is "
+            "made there while the node runs"
+        )
     # Each process of a node writes it, several at once.
     new = file.with_suffix(f".{os.getpid()}.new")
     new.write_text("\n".join(lines) + "\n", encoding="utf-8")
