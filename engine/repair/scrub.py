@@ -141,7 +141,9 @@ class Scrub:
             if finding.unreadable and finding.silent:
                 unheld = unheld or f"no bookie gives entry {finding.unreadable[0][0]}"
         if unheld:
-            _LOG.warning("ledger %d: %s: start the bookies that hold it", metadata.ledger_id, unheld)
+            _LOG.warning(
+                "ledger %d: %s: start the bookies that hold it", metadata.ledger_id, unheld
+            )
         if faults:
             item = RepairItem(reasons=tuple(dict.fromkeys(faults)))
             await self._workshop.queue.request(metadata.ledger_id, item)

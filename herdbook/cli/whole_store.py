@@ -230,7 +230,9 @@ def _check_store(url: str | None, as_json: bool) -> None:
         return mark, workshop, await lost_logs(client.store), unfinished
 
     mark, workshop, lost, unfinished = with_store(url, work)
-    whole = not (mark.faults or mark.silent or mark.unheld or workshop.unreadable or lost or unfinished)
+    whole = not (
+        mark.faults or mark.silent or mark.unheld or workshop.unreadable or lost or unfinished
+    )
     facts = {
         "whole": whole,
         "ledgers": mark.ledgers,
