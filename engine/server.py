@@ -28,7 +28,7 @@ from typing import TYPE_CHECKING, Final
 
 from engine.access.door import ReaderDoor
 from engine.access.tokens import key_of
-from engine.bookie.folder import FILE_NAME, read_identity
+from engine.bookie.folder import FILE_NAME, FolderIdentity, check_folder, read_identity
 from engine.bookie.index import Position
 from engine.bookie.service import BookieService
 from engine.bookie.upkeep import Upkeep, start_upkeep
@@ -43,13 +43,21 @@ from engine.errors import (
     Overloaded,
 )
 from engine.extras import needing_cluster
-from engine.folder.lock import BOOKIE_PREFIX, LOCK_NAME, METADATA_NAME, FolderLock
+from engine.folder.lock import (
+    BOOKIE_PREFIX,
+    LOCK_NAME,
+    METADATA_NAME,
+    FolderLock,
+    check_layout,
+    is_locked,
+)
 from engine.folder.naming import refuse_url
 from engine.folder.owner import FolderPorts
 from engine.metadata.bookies import Bookies, FolderPlace
 from engine.metadata.contract import MetadataStore
 from engine.metadata.passed_on import PassedOn
 from engine.ports.metrics import NO_METRICS, Metrics
+from engine.ports.system_disk import SystemDisk
 from engine.ports.system_latency import CpuLatency, quick_while_busy
 from engine.ports.system_signals import ended_by_signals
 from engine.server_settings import ServerSettings, check_listeners, keep_to, with_room_for_files
@@ -461,22 +469,46 @@ async def _until(ended: asyncio.Event, server: BookieServer) -> None:
         waiting.cancel()
 
 
+def check_bookie_folder(folder: Path) -> FolderIdentity | None:
+    """Whose folder it is, None for a new one, if a bookie may start there as far as one can see.
+
+    Nothing is changed. Raises `FolderLocked`, `FolderMismatch`, `FolderDamaged`, `FormatTooNew`,
+    `OSError`.
+    """
+    if not folder.exists():
+        return None
+    _refuse_store(folder)
+    if not (folder / FILE_NAME).exists():
+        check_layout(folder)
+    if is_locked(folder):
+        raise FolderLocked(_in_use(folder))
+    return check_folder(SystemDisk(folder))
+
+
+def _refuse_store(folder: Path) -> None:
+    stores = [METADATA_NAME] if (folder / METADATA_NAME).exists() else []
+    stores += [path.name for path in folder.glob(f"{BOOKIE_PREFIX}*")]
+    if stores:
+        raise FolderMismatch(f"{folder} is a whole store ({stores[0]}), not one bookie's folder")
+
+
+def _in_use(folder: Path) -> str:
+    return f"{folder} is in use by another process: stop that one first"
+
+
 def _locked(folder: Path) -> FolderLock:
     """Take the lock of a bookie's folder, making it if it is not there."""
     try:
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-        stores = [METADATA_NAME] if (folder / METADATA_NAME).exists() else []
-        stores += [path.name for path in folder.glob(f"{BOOKIE_PREFIX}*")]
-        if not stores and (folder / FILE_NAME).exists() and not (folder / LOCK_NAME).exists():
+        _refuse_store(folder)
+        if (folder / FILE_NAME).exists() and not (folder / LOCK_NAME).exists():
             (folder / LOCK_NAME).touch(mode=0o600)
     except OSError as error:
         raise FolderError(f"{folder} cannot be used: {error.strerror}") from error
-    if stores:
-        raise FolderMismatch(f"{folder} is a whole store ({stores[0]}), not one bookie's folder")
     lock = FolderLock.of(folder)
     try:
         if not lock.try_take():
-            raise FolderLocked(f"{folder} is in use by another process: stop that one first")
+            raise FolderLocked(_in_use(folder))
     except BaseException:
         lock.close()
         raise

@@ -91,10 +91,10 @@ def write_identity(disk: Disk, identity: FolderIdentity) -> None:
     disk.replace(FILE_NAME, header + content)
 
 
-def make_journal(disk: Disk) -> None:
-    """Make the journal's folder of a bookie that has none yet.
+def check_folder(disk: Disk) -> FolderIdentity | None:
+    """The folder's identity, None for a new folder, if it has the journal that it should have.
 
-    Raises `FolderDamaged` if a bookie that has one lacks it, and as `read_identity`.
+    Raises `FolderDamaged` if it has not, and as `read_identity`.
     """
     identity = read_identity(disk)
     if identity is not None and identity.boot and not _has_journal(disk, identity):
@@ -104,6 +104,12 @@ def make_journal(disk: Disk) -> None:
             f"decommission {identity.bookie_id}` says so, and a new one starts when its folder is "
             "removed"
         )
+    return identity
+
+
+def make_journal(disk: Disk) -> None:
+    """Make the journal's folder of a bookie that has none yet. Raises as `check_folder`."""
+    check_folder(disk)
     disk.make_folder(JOURNAL)
 
 

@@ -54,7 +54,7 @@ class FolderLock:
         """
         try:
             make_closed(root)
-            _check_layout(root)
+            check_layout(root)
             close_to_others(root)
             return cls(root, _open(root))
         except (FileExistsError, NotADirectoryError) as error:
@@ -118,11 +118,6 @@ class FolderLock:
         """The file's descriptor, for the guard against forks."""
         return self._file.fileno()
 
-    def bookie_count(self) -> int:
-        """How many bookies the folder has."""
-        numbers = (number_of(path.name) for path in self.root.glob(f"{BOOKIE_PREFIX}*"))
-        return max(filter(None, numbers), default=0)
-
     def _reopen_if_replaced(self) -> None:
         """Whoever removed the folder and made it anew must not share it with the old owner.
 
@@ -150,12 +145,31 @@ def number_of(name: str) -> int | None:
     return int(number) if name.startswith(BOOKIE_PREFIX) and number.isdecimal() else None
 
 
+def bookie_count(root: Path) -> int:
+    """How many bookies a store's folder has."""
+    numbers = (number_of(path.name) for path in root.glob(f"{BOOKIE_PREFIX}*"))
+    return max(filter(None, numbers), default=0)
+
+
 def _open(root: Path) -> FileIO:
     (root / LOCK_NAME).touch(mode=0o600)
     return (root / LOCK_NAME).open("r+b", buffering=0)
 
 
-def _check_layout(root: Path) -> None:
+def is_locked(root: Path) -> bool:
+    """Whether another process holds a folder's lock now. Nothing is made by looking."""
+    try:
+        with (root / LOCK_NAME).open("rb") as file:
+            fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return True
+    except OSError:
+        return False
+    return False
+
+
+def check_layout(root: Path) -> None:
+    """Raise `FolderMismatch` for a folder of something else, `OSError`."""
     # Neither hidden files nor what a fresh file system holds make a folder somebody's.
     names = [path.name for path in root.iterdir() if path.name[0] != "."]
     names = [name for name in names if name != "lost+found"]

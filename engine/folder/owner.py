@@ -30,7 +30,7 @@ from engine.bookie.service import BookieService
 from engine.bookie.settings import BookieSettings
 from engine.bookie.upkeep import Upkeep, UpkeepSettings, start_upkeep
 from engine.errors import FolderDamaged, FolderMismatch, FormatTooNew, InvalidRequest
-from engine.folder.lock import BOOKIE_PREFIX, METADATA_NAME, FolderLock, number_of
+from engine.folder.lock import BOOKIE_PREFIX, METADATA_NAME, FolderLock, bookie_count, number_of
 from engine.folder.serving import ServedSocket
 from engine.metadata.bookies import Bookies, FolderPlace
 from engine.metadata.local import LocalStore
@@ -82,6 +82,14 @@ class Control(msgspec.Struct, frozen=True, array_like=True):
 
     verb: str
     index: int
+
+
+def check_store(root: Path) -> None:
+    """Raise `FolderMismatch` for a folder that is no whole store. Nothing is changed."""
+    if (root / FILE_NAME).exists():
+        raise FolderMismatch(f"{root} is one bookie's folder, not a whole store")
+    if bookie_count(root) and not (root / METADATA_NAME).is_dir():
+        raise FolderMismatch(f"{root} has bookies and no metadata: rebuild the metadata first")
 
 
 class FolderOwner:
@@ -164,18 +172,13 @@ class FolderOwner:
         # Whether who was killed was newer is the store's to find.
         with suppress(FormatTooNew):
             self._socket.remove_left()
-        if (self._lock.root / FILE_NAME).exists():
-            raise FolderMismatch(f"{self._lock.root} is one bookie's folder, not a whole store")
-        if self._lock.bookie_count() and not (self._lock.root / METADATA_NAME).is_dir():
-            raise FolderMismatch(
-                f"{self._lock.root} has bookies and no metadata: rebuild the metadata first"
-            )
+        check_store(self._lock.root)
         disk = await self._disk(METADATA_NAME)
         self._store = await LocalStore.open(disk, self._ports.workers, self._ports.rng)
         # A folder that lacks is noticed, the last one, too.
         places = await Bookies(self._store).places()
         kept = max(filter(None, map(number_of, (at.folder for at in places.values()))), default=0)
-        count = max(self._settings.bookies, self._lock.bookie_count(), kept)
+        count = max(self._settings.bookies, bookie_count(self._lock.root), kept)
         self.bookie_ids = [""] * count
         await self._start_bookies(count)
         await self._listen()

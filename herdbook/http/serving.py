@@ -217,7 +217,7 @@ class FirstUser:
             self._app.closed = None
             return True
         except (EngineError, StoreError, TimeoutError) as error:
-            reason = ' '.join(str(error).split()) or "the store does not answer"
+            reason = " ".join(str(error).split()) or "the store does not answer"
             why = f"the users of this store cannot be read yet: {reason}"
             self._app.closed = HttpError(503, "users_unknown", why, retry_s=_RETRY_S)
         else:

@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from engine.repair.settings import RepairSettings
     from engine.server import BookieServer
     from herd.nodes import Node
+    from herdbook.http.serving import HttpServerSettings
     from herdbook.node.opening import FolderOpening, OpenFolder
 
 Serving = Callable[[str], None]
@@ -87,7 +88,7 @@ async def _bookie(service: Service) -> None:
     from herdbook.bookie_cluster import ClusterDoor
 
     settings = service.settings
-    table, configuration = settings.bookie, _configuration(settings)
+    table, configuration = settings.bookie, configuration_of(settings)
     folders, bounds = settings.bookie_folders(), settings.bounds
     door = ClusterDoor(
         parse_url(settings.url), configuration.make_zookeeper(), folders, _logger.info
@@ -190,7 +191,7 @@ async def _herd(service: Service) -> None:
             data.absolute(),
             client,
             herd,
-            security=_configuration(settings).make_security(),
+            security=configuration_of(settings).make_security(),
             metrics=metrics,
             started=started,
             ended=service.ended,
@@ -242,23 +243,30 @@ async def _broker(service: Service) -> None:
         )
 
 
-async def _http(service: Service) -> None:
-    from herdbook.http.serving import HttpServerSettings, serve_http
+def http_settings(settings: NodeSettings, once: str = "") -> "HttpServerSettings":
+    """What the HTTP of a node is told. `once`: a ticket for one login."""
+    from herdbook.http.serving import HttpServerSettings
     from herdbook.http.settings import WebSettings
 
-    settings = service.settings
     table = settings.http
     reached = settings.reached(table.listen, "")
     scheme = "https" if table.certificate else "http"
-    served = HttpServerSettings(
+    return HttpServerSettings(
         listen=table.listen,
         advertise=table.advertise or (f"{scheme}://{reached}" if _fixed(reached) else ""),
         certificate=Path(table.certificate) if table.certificate else None,
         private_key=Path(table.private_key) if table.private_key else None,
         insecure=settings.insecure,
         proxies=table.proxies,
-        web=WebSettings(names=table.hosts, open_metrics=table.open_metrics, once=service.once),
+        web=WebSettings(names=table.hosts, open_metrics=table.open_metrics, once=once),
     )
+
+
+async def _http(service: Service) -> None:
+    from herdbook.http.serving import serve_http
+
+    settings = service.settings
+    served = http_settings(settings, service.once)
     async with _opened(service) as opened:
         await serve_http(
             settings.store,
@@ -306,7 +314,8 @@ def _fixed(address: str) -> bool:
     return not address.endswith(":0")
 
 
-def _configuration(settings: NodeSettings) -> Configuration:
+def configuration_of(settings: NodeSettings) -> Configuration:
+    """What clients of this machine are told of the node's cluster."""
     return Configuration(
         url=settings.url,
         wire=settings.wire,
