@@ -101,8 +101,8 @@ def check_folder(disk: Disk) -> FolderIdentity | None:
         raise FolderDamaged(
             f"bookie {identity.bookie_id}: its journal is missing, or is another one: mount its "
             f"disk and start again; if the journal is lost, so is the bookie: `herdbook bookie "
-            f"decommission {identity.bookie_id}` says so, and a new one starts when its folder is "
-            "removed"
+            f"decommission {identity.bookie_id} --no-wait` says so, and a new one starts when its "
+            "folder is removed"
         )
     return identity
 

@@ -190,8 +190,8 @@ class Bookies:
                 continue
             raise FolderDamaged(
                 f"{place.folder} is empty, but bookie {name} has its data there: mount the disk "
-                f"and start again; if the data is lost, `herdbook bookie decommission {name}` "
-                "says so, and a new bookie starts in the folder"
+                f"and start again; if the data is lost, `herdbook bookie decommission {name} "
+                "--no-wait` says so, and a new bookie starts in the folder"
             )
 
     async def given_up(self) -> list[str]:
