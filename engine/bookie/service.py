@@ -121,9 +121,7 @@ class BookieService:
         `OSError`, `BookieUnavailable` if the journal failed, `Overloaded` if the disk is full.
         """
         settings, store = settings or BookieSettings(), DeadlineStore(store, METADATA_TIMEOUT_MS)
-        await workers.run(partial(make_journal, disk))
-        identity = await start_folder(disk, Bookies(store), rng)
-        identity = await workers.run(partial(mark_journal, disk, identity))
+        identity = await _started(disk, workers, Bookies(store), rng)
         index = await workers.run(open_index)
         publisher = Publisher(Bookies(store), identity, settings, disk, workers)
         marker = Marker(disk, workers, Bookies(store), identity, settings.mark_interval_ms)
@@ -491,6 +489,15 @@ class BookieService:
     def _check_running(self) -> None:
         if self._gate.stopped:
             raise BookieUnavailable(f"bookie {self._id} has stopped") from self.failure
+
+
+async def _started(
+    disk: Disk, workers: Workers, bookies: Bookies, rng: random.Random
+) -> FolderIdentity:
+    """The identity of a folder that counts one more start, and has its journal."""
+    await workers.run(partial(make_journal, disk))
+    identity = await start_folder(disk, bookies, rng)
+    return await workers.run(partial(mark_journal, disk, identity))
 
 
 def _settled(job: Job) -> None:

@@ -155,8 +155,6 @@ async def run_dev(
             _member(settings, number, folder, server.hosts, ports) for number in _numbers(settings)
         ]
         ports.remember()
-        for each in members:
-            make_own(each.settings.own_folder)
         members[0] = members[0]._replace(once=once)
         first = members[0].settings
         status = stack.enter_context(StatusFile(folder / _OWN, first.url, first.supervisor))
@@ -232,6 +230,7 @@ def _member(
         http=HttpTable(listen=at["http"]),
         supervisor=SupervisorTable(stop_timeout_ms=20_000),
     )
+    make_own(node.own_folder)
     return Member(f"node-{number}", node, ROLES)
 
 
