@@ -10,7 +10,7 @@ import pytest
 
 import engine
 from engine.bookie.settings import BookieSettings
-from engine.errors import FolderDamaged, FolderError, FolderLocked
+from engine.errors import FolderDamaged, FolderError, FolderLocked, MetadataUnavailable
 from engine.folder.lock import FolderLock
 from engine.metadata.bookies import DECOMMISSIONS, Bookies, FolderPlace, Registration
 from engine.ports.disk import RootGone
@@ -185,3 +185,12 @@ async def test_a_store_whose_only_bookie_is_lost_does_not_open(tmp_path: Path) -
         async with engine.open(tmp_path / "store"):
             pass
     assert not (tmp_path / "store" / "bookie-1").exists()
+
+
+async def test_a_stores_metadata_takes_nothing_when_its_folder_vanished(tmp_path: Path) -> None:
+    async with engine.open(tmp_path / "store") as client:
+        (tmp_path / "store").rename(tmp_path / "away")
+        (tmp_path / "store").mkdir()
+        with pytest.raises(MetadataUnavailable, match="is its disk mounted"):
+            await client.store.create("/moo", b"")
+    assert not os.listdir(tmp_path / "store")
