@@ -6,6 +6,8 @@ Each data folder holds one bookie: its identity, `journal/`, `index/`, and `lock
 Invariants:
 - A folder is opened only while its lock is held; a start that fails leaves nothing running, nothing
   registered and nothing locked.
+- An empty folder where a bookie has its data is not used: nothing is made there. A folder whose
+  bookie runs elsewhere is a copy, and is not started.
 - A bookie is registered only when it serves, and with addresses at which its server listens.
 - Without any proof asked of clients, a server listens to its own machine only, unless told.
 - A server that ends takes no new appends first and takes its registrations away, finishes and
@@ -26,7 +28,7 @@ from typing import TYPE_CHECKING, Final
 
 from engine.access.door import ReaderDoor
 from engine.access.tokens import key_of
-from engine.bookie.folder import FILE_NAME
+from engine.bookie.folder import FILE_NAME, FolderIdentity, check_folder, read_identity
 from engine.bookie.index import Position
 from engine.bookie.service import BookieService
 from engine.bookie.upkeep import Upkeep, start_upkeep
@@ -41,13 +43,21 @@ from engine.errors import (
     Overloaded,
 )
 from engine.extras import needing_cluster
-from engine.folder.lock import BOOKIE_PREFIX, LOCK_NAME, METADATA_NAME, FolderLock
+from engine.folder.lock import (
+    BOOKIE_PREFIX,
+    LOCK_NAME,
+    METADATA_NAME,
+    FolderLock,
+    check_layout,
+    is_locked,
+)
 from engine.folder.naming import refuse_url
 from engine.folder.owner import FolderPorts
-from engine.metadata.bookies import Bookies
+from engine.metadata.bookies import Bookies, FolderPlace
 from engine.metadata.contract import MetadataStore
 from engine.metadata.passed_on import PassedOn
 from engine.ports.metrics import NO_METRICS, Metrics
+from engine.ports.system_disk import SystemDisk
 from engine.ports.system_latency import CpuLatency, quick_while_busy
 from engine.ports.system_signals import ended_by_signals
 from engine.server_settings import ServerSettings, check_listeners, keep_to, with_room_for_files
@@ -56,6 +66,7 @@ from engine.transport.contract import Bookie
 from engine.transport.dialing import DialingTransport, framed_dial
 from engine.transport.framed_server import FramedServer
 from engine.transport.listening import Listener, listen_tcp
+from engine.transport.reaching import listens
 from engine.transport.security import NO_SECURITY, Security
 from engine.transport.shortcut import Shortcut
 
@@ -196,10 +207,29 @@ class BookieServer:
 
     async def _start(self) -> None:
         check_listeners(self._settings, self._security)
+        await self._leave_out_empty()
         self._lock_folders()
         await self._listen()
         await self._start_bookies()
         await self._start_repair()
+
+    async def _leave_out_empty(self) -> None:
+        """Before anything is made: leave out empty folders in which bookies have their data."""
+        bookies, used = Bookies(self.store), []
+        for folder in self._folders:
+            try:
+                if not (folder / FILE_NAME).exists():
+                    await bookies.refuse_empty(self._place(folder))
+                used.append(folder)
+            except FolderDamaged as error:
+                self._leave_out(folder, error)
+            except OSError:
+                # Whoever locks it says why it cannot be used.
+                used.append(folder)
+        self._folders = used
+
+    def _place(self, folder: Path) -> FolderPlace:
+        return FolderPlace(self._settings.host, str(folder))
 
     def _lock_folders(self) -> None:
         for folder in self._folders:
@@ -212,8 +242,10 @@ class BookieServer:
 
     async def _start_bookies(self) -> None:
         """Start all; one whose folder is of no use is left out, as one that failed would be."""
+        bookies = Bookies(self.store)
         for lock in self._locks:
             try:
+                await self._refuse_copy(lock.root, bookies)
                 await self._start_bookie(lock.root)
             except (FolderDamaged, BookieUnavailable, Overloaded, OSError) as error:
                 self._leave_out(lock.root, error)
@@ -284,6 +316,22 @@ class BookieServer:
             raise InvalidRequest(f"listening at {host} needs a host name, or what to advertise")
         return self._settings.host
 
+    async def _refuse_copy(self, folder: Path, bookies: Bookies) -> None:
+        """Raise `FolderLocked` if the folder's bookie runs at another address."""
+        identity = read_identity(self._ports.make_disk(folder))
+        if identity is None:
+            return
+        found = await bookies.registration(identity.bookie_id)
+        if found is None or found.address in ("", self.address):
+            return
+        if await listens(found.address):
+            raise FolderLocked(
+                f"bookie {found.bookie_id} of {folder} runs at {found.address} (machine "
+                f"{found.host or 'unknown'}): the folder was copied; start an empty one here. If "
+                "the folder was moved, stop the bookie there, and start again when its session "
+                "has ended"
+            )
+
     async def _start_bookie(self, folder: Path) -> None:
         ports, settings = self._ports, self._settings
         disk = ports.make_disk(folder)
@@ -307,6 +355,8 @@ class BookieServer:
         if service.bookie_id in self._served:
             raise FolderMismatch(f"{folder} is a copy of another folder: remove one of them")
         assert self._framed is not None
+        if settings.host:
+            await Bookies(self.store).keep_place(service.bookie_id, self._place(folder))
         self._framed.add(service)
         self._served[service.bookie_id] = service
         _LOG.info("bookie %s serves from %s", service.bookie_id, folder)
@@ -419,22 +469,46 @@ async def _until(ended: asyncio.Event, server: BookieServer) -> None:
         waiting.cancel()
 
 
+def check_bookie_folder(folder: Path) -> FolderIdentity | None:
+    """Whose folder it is, None for a new one, if a bookie may start there as far as one can see.
+
+    Nothing is changed. Raises `FolderLocked`, `FolderMismatch`, `FolderDamaged`, `FormatTooNew`,
+    `OSError`.
+    """
+    if not folder.exists():
+        return None
+    _refuse_store(folder)
+    if not (folder / FILE_NAME).exists():
+        check_layout(folder)
+    if is_locked(folder):
+        raise FolderLocked(_in_use(folder))
+    return check_folder(SystemDisk(folder))
+
+
+def _refuse_store(folder: Path) -> None:
+    stores = [METADATA_NAME] if (folder / METADATA_NAME).exists() else []
+    stores += [path.name for path in folder.glob(f"{BOOKIE_PREFIX}*")]
+    if stores:
+        raise FolderMismatch(f"{folder} is a whole store ({stores[0]}), not one bookie's folder")
+
+
+def _in_use(folder: Path) -> str:
+    return f"{folder} is in use by another process: stop that one first"
+
+
 def _locked(folder: Path) -> FolderLock:
     """Take the lock of a bookie's folder, making it if it is not there."""
     try:
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-        stores = [METADATA_NAME] if (folder / METADATA_NAME).exists() else []
-        stores += [path.name for path in folder.glob(f"{BOOKIE_PREFIX}*")]
-        if not stores and (folder / FILE_NAME).exists() and not (folder / LOCK_NAME).exists():
+        _refuse_store(folder)
+        if (folder / FILE_NAME).exists() and not (folder / LOCK_NAME).exists():
             (folder / LOCK_NAME).touch(mode=0o600)
     except OSError as error:
         raise FolderError(f"{folder} cannot be used: {error.strerror}") from error
-    if stores:
-        raise FolderMismatch(f"{folder} is a whole store ({stores[0]}), not one bookie's folder")
     lock = FolderLock.of(folder)
     try:
         if not lock.try_take():
-            raise FolderLocked(f"{folder} is in use by another process: stop that one first")
+            raise FolderLocked(_in_use(folder))
     except BaseException:
         lock.close()
         raise

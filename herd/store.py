@@ -31,7 +31,6 @@ import msgspec
 
 from engine import cluster
 from engine.errors import FolderLocked, KeyExists
-from engine.folder.modes import make_closed
 from engine.folder.naming import refuse_url
 from engine.ledger.client import LedgerClient
 from engine.log import START, Position
@@ -389,7 +388,8 @@ class AsyncHerd:
         return True
 
     async def _open(self, name: str) -> Tablespace:
-        make_closed(self._folder)
+        # Not the folders above: a disk that was unmounted is not written below its mount point.
+        self._folder.mkdir(mode=0o700, exist_ok=True)
         try:
             with translating():
                 state = await open_rocks(self._folder / name, self.workers)

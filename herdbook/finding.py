@@ -39,7 +39,7 @@ from typing import TYPE_CHECKING, Any, Final, Literal, NamedTuple
 
 import msgspec
 
-from engine.access.secret_files import secret_in
+from engine.access.secret_files import secret_in, secret_text_in
 from engine.errors import InvalidRequest
 from engine.metadata.cluster_url import SCHEME, parse_url
 
@@ -146,17 +146,17 @@ class Configuration(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
                     f"user {user} has no password here: set {PASSWORD_FILE_VARIABLE}, or "
                     "password_file in [login]"
                 )
-            return Login(user, _text_in(file))
+            return Login(user, secret_text_in(file))
         named = self.path(self.login.token_file)
         if named is not None:
-            return Login(token=_text_in(named))
+            return Login(token=secret_text_in(named))
         return Login()
 
     def make_zookeeper(self) -> "ZooKeeperSettings":
         """Credentials of ZooKeeper. Raises `InvalidRequest` for files that cannot be read."""
         from engine.metadata.zookeeper_settings import ZooKeeperSettings
 
-        password = secret_in(self.path(self.zookeeper.password_file)).decode()
+        password = secret_text_in(self.path(self.zookeeper.password_file))
         return ZooKeeperSettings(user=self.zookeeper.user, password=password)
 
 
@@ -328,10 +328,3 @@ def _check_store(folder: Path) -> None:
             f"{folder} holds no store: name one that does, or make it by a command that takes "
             "--create"
         )
-
-
-def _text_in(file: Path) -> str:
-    try:
-        return secret_in(file).decode()
-    except UnicodeDecodeError as error:
-        raise InvalidRequest(f"{file} holds no text") from error

@@ -23,7 +23,7 @@ from engine.access.signing import ReadSigner
 from engine.access.tokens import key_of
 from engine.errors import FolderLocked, InvalidRequest
 from engine.extras import needing_cluster
-from engine.folder.lock import FolderLock
+from engine.folder.lock import FolderLock, is_locked
 from engine.ledger.client import LedgerClient
 from engine.ports.metrics import NO_METRICS, Metrics
 from engine.ports.switching import SWITCH_INTERVAL_S
@@ -94,7 +94,7 @@ async def serve_node(
         lock = FolderLock.of(data / _LOCK)
         stack.callback(lock.close)
         if not lock.try_take():
-            raise FolderLocked(f"{data} is in use by another node: stop that one first")
+            raise FolderLocked(_in_use(data))
         node = await _made(stack, data, client, settings, workers, metrics)
         security = security.as_node()
         door = await stack.enter_async_context(users_door(client, security, "herd"))
@@ -116,6 +116,16 @@ async def serve_node(
         await ended.wait()
         if leaving is not None:
             leaving()
+
+
+def check_free(data: Path) -> None:
+    """Raise `FolderLocked` for the folder of a node that runs. Nothing is made by looking."""
+    if is_locked(data / _LOCK):
+        raise FolderLocked(_in_use(data))
+
+
+def _in_use(data: Path) -> str:
+    return f"{data} is in use by another node: stop that one first"
 
 
 async def _made(

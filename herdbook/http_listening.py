@@ -19,10 +19,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
-from engine.access.secret_files import check_closed
 from engine.errors import InvalidRequest
 from engine.transport.address import join_host_port, parse_host_port
 from engine.transport.listening import Accepted, Listener, share_of
+from engine.transport.security import Security
 from herdbook.http_proxies import BehindProxies, Proxies
 
 if TYPE_CHECKING:
@@ -94,9 +94,7 @@ async def answer_at(
     import uvicorn
 
     known = Proxies(proxies)
-    key = private_key or certificate
-    if key is not None:
-        check_closed(key)
+    check_certificate(certificate, private_key)
     configuration = uvicorn.Config(
         BehindProxies(app, known),
         http="h11",
@@ -125,6 +123,13 @@ async def answer_at(
         await server.shutdown()
 
     stack.push_async_callback(end)
+
+
+def check_certificate(certificate: Path | None, private_key: Path | None) -> None:
+    """Raise `InvalidRequest` for a certificate and key that cannot be used, or that others may
+    read."""
+    if certificate is not None:
+        Security(certificate=certificate, private_key=private_key).server_context()
 
 
 def _listen(

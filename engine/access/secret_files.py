@@ -57,5 +57,14 @@ def secret_in(file: Path | None) -> bytes:
         raise InvalidRequest(f"{file} cannot be read: {error.strerror}") from error
 
 
+def secret_text_in(file: Path | None) -> str:
+    """A password or a token in a file; "" without a file. Raises as `secret_in`, and
+    `InvalidRequest` for what is no text."""
+    try:
+        return secret_in(file).decode()
+    except UnicodeDecodeError as error:
+        raise InvalidRequest(f"{file} holds no text") from error
+
+
 def _quoted(file: Path) -> str:
     return shlex.quote(str(file))

@@ -5,12 +5,15 @@
     8       2      format major
     10      2      format minor
     12      4      CRC32C of what follows
-    16      n      msgpack map: bookie_id, cluster_id, boot, salt, mark
+    16      n      msgpack map: bookie_id, cluster_id, boot, salt, mark, journal
+
+The file `journal/bookie` holds the bookie's id, as text: it tells the journal from an empty folder.
 
 Invariants:
 - The id is random, made with the folder and never changed: a wiped folder is a new bookie.
 - Each start raises the folder's age here, durably, then in the metadata store, and only then
   serves. So the store never remembers more than the folder held, whatever the moment of a crash.
+- A bookie whose journal is missing, new or another's does not start: nothing is made in its place.
 - A folder that the store remembers as older was rolled back: it does not start, nor change.
 """
 
@@ -27,16 +30,20 @@ from engine.ports.disk import Disk
 
 FILE_NAME: Final = "identity"
 FORMAT_MAJOR: Final = 1
-FORMAT_MINOR: Final = 1
+FORMAT_MINOR: Final = 2
 _HEADER: Final = struct.Struct(">8sHHI")
 _MAGIC: Final = b"HERDBKIE"
+JOURNAL: Final = "journal"
+SEGMENT_SUFFIX: Final = ".segment"
+JOURNAL_FILE: Final = f"{JOURNAL}/bookie"
 _FILE_BYTES_MAX: Final = 4096
 
 
 class FolderIdentity(msgspec.Struct, frozen=True, omit_defaults=True):
     """What the identity file holds. `salt` seeds the journal's CRCs.
 
-    `boot` counts starts, `mark` the marks since the last one (`engine.bookie.marking`).
+    `boot` counts starts, `mark` the marks since the last one (`engine.bookie.marking`). `journal`
+    says that the journal has its own file, which programs of earlier versions do not write.
     """
 
     bookie_id: str
@@ -44,6 +51,7 @@ class FolderIdentity(msgspec.Struct, frozen=True, omit_defaults=True):
     boot: int
     salt: int
     mark: int = 0
+    journal: bool = False
 
     @property
     def age(self) -> FolderAge:
@@ -60,7 +68,7 @@ def read_identity(disk: Disk) -> FolderIdentity | None:
     try:
         data = disk.read(FILE_NAME, 0, _FILE_BYTES_MAX)
     except FileNotFoundError:
-        if disk.names("journal"):
+        if disk.names(JOURNAL):
             raise FolderDamaged("the folder holds a journal but no identity file") from None
         return None
     if len(data) < _HEADER.size:
@@ -81,6 +89,49 @@ def write_identity(disk: Disk, identity: FolderIdentity) -> None:
     content = msgspec.msgpack.encode(identity)
     header = _HEADER.pack(_MAGIC, FORMAT_MAJOR, FORMAT_MINOR, google_crc32c.value(content))
     disk.replace(FILE_NAME, header + content)
+
+
+def check_folder(disk: Disk) -> FolderIdentity | None:
+    """The folder's identity, None for a new folder, if it has the journal that it should have.
+
+    Raises `FolderDamaged` if it has not, and as `read_identity`.
+    """
+    identity = read_identity(disk)
+    if identity is not None and identity.boot and not _has_journal(disk, identity):
+        raise FolderDamaged(
+            f"bookie {identity.bookie_id}: its journal is missing, or is another one: mount its "
+            f"disk and start again; if the journal is lost, so is the bookie: `herdbook bookie "
+            f"decommission {identity.bookie_id} --no-wait` says so, and a new one starts when its "
+            "folder is removed"
+        )
+    return identity
+
+
+def make_journal(disk: Disk) -> None:
+    """Make the journal's folder of a bookie that has none yet. Raises as `check_folder`."""
+    check_folder(disk)
+    disk.make_folder(JOURNAL)
+
+
+def mark_journal(disk: Disk, identity: FolderIdentity) -> FolderIdentity:
+    """Let the journal tell whose it is; returns the identity that says so."""
+    if identity.journal:
+        return identity
+    disk.replace(JOURNAL_FILE, identity.bookie_id.encode())
+    marked = msgspec.structs.replace(identity, journal=True)
+    write_identity(disk, marked)
+    return marked
+
+
+def _has_journal(disk: Disk, identity: FolderIdentity) -> bool:
+    if not identity.journal:
+        return JOURNAL in disk.names("")
+    try:
+        found = disk.read(JOURNAL_FILE, 0, _FILE_BYTES_MAX)
+    except FileNotFoundError:
+        # Segments say whose they are, too: the replay looks.
+        return any(name.endswith(SEGMENT_SUFFIX) for name in disk.names(JOURNAL))
+    return found == identity.bookie_id.encode()
 
 
 async def start_folder(disk: Disk, bookies: Bookies, rng: random.Random) -> FolderIdentity:

@@ -275,7 +275,7 @@ def _open(path: Path, read_only: bool) -> "Rdict":
     table.set_bloom_filter(10, False)
     options.set_block_based_table_factory(table)
     if not read_only:
-        path.mkdir(mode=0o700, parents=True, exist_ok=True)
+        path.mkdir(mode=0o700, exist_ok=True)
     elif not (path / "CURRENT").exists():
         raise FolderMismatch(f"there is no index in {path}")
     read = AccessType.read_only(error_if_log_file_exist=False)

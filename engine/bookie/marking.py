@@ -90,5 +90,5 @@ class Marker:
             await self.mark()
 
 
-def not_told(error: EngineError) -> None:
+def not_told(error: Exception) -> None:
     """The default callback: do nothing, since there is nothing to stop yet."""

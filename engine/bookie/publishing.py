@@ -1,6 +1,7 @@
 """What a bookie tells the metadata store: that it is there, and whether it takes writes.
 
 Invariants:
+- A folder that vanished, with its disk or alone, is told to `on_vanished`: it takes no more writes.
 - A full disk makes it read-only; it comes back by itself when enough is free, not before.
 - If it finds a newer start of its folder registered, it calls `on_superseded`, and neither replaces
   nor removes that registration.
@@ -18,7 +19,7 @@ from engine.bookie.marking import not_told
 from engine.bookie.settings import BookieSettings
 from engine.errors import EngineError, FolderRolledBack
 from engine.metadata.bookies import AVAILABLE, Bookies, Registration
-from engine.ports.disk import Disk, Space
+from engine.ports.disk import Disk, RootGone, Space
 from engine.ports.workers import Workers
 
 _RETRY_S = 0.5
@@ -40,6 +41,7 @@ class Publisher:
         self.space = Space(0, 0)
         self.reached = False
         self.on_superseded: Callable[[EngineError], None] = not_told
+        self.on_vanished: Callable[[RootGone], None] = not_told
         self._bookies = bookies
         self._identity = identity
         self._settings = settings
@@ -162,6 +164,9 @@ class Publisher:
             await asyncio.sleep(self._settings.space_check_ms / 1000)
             try:
                 self.note(await self._workers.run(self._disk.space))
+            except RootGone as error:
+                self.on_vanished(error)
+                return
             except OSError:
                 # No reading is no reason to change; the journal notices a real lack itself.
                 continue

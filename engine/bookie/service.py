@@ -12,12 +12,19 @@ Invariants:
 
 import asyncio
 import contextlib
+import logging
 import random
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 
 from engine.bookie.appending import Appender, key_matches
-from engine.bookie.folder import FolderIdentity, start_failure, start_folder
+from engine.bookie.folder import (
+    FolderIdentity,
+    make_journal,
+    mark_journal,
+    start_failure,
+    start_folder,
+)
 from engine.bookie.index import Index, Position
 from engine.bookie.indexing import pack_number
 from engine.bookie.job import Job
@@ -27,7 +34,6 @@ from engine.bookie.measures import BookieMeasures
 from engine.bookie.publishing import Publisher
 from engine.bookie.replay import replay
 from engine.bookie.segment import (
-    FOLDER,
     Record,
     facts_record,
     fence_record,
@@ -59,6 +65,7 @@ from engine.transport.repair_key import key_hash_of
 from engine.transport.soundness import are_sound, is_ledger_id
 
 _FENCES_TRIED = 3
+_LOG = logging.getLogger("engine.bookie")
 
 
 class BookieService:
@@ -80,7 +87,7 @@ class BookieService:
         self._publisher = publisher
         self._marker = marker
         self._gate = publisher.gate
-        publisher.on_superseded = marker.on_superseded = self._fail
+        publisher.on_superseded = marker.on_superseded = publisher.on_vanished = self._fail
         self._failed = asyncio.Event()
         self._retiring: asyncio.Task[None] | None = None
         self._began = self._closed = False
@@ -114,8 +121,7 @@ class BookieService:
         `OSError`, `BookieUnavailable` if the journal failed, `Overloaded` if the disk is full.
         """
         settings, store = settings or BookieSettings(), DeadlineStore(store, METADATA_TIMEOUT_MS)
-        await workers.run(lambda: disk.make_folder(FOLDER))
-        identity = await start_folder(disk, Bookies(store), rng)
+        identity = await _started(disk, workers, Bookies(store), rng)
         index = await workers.run(open_index)
         publisher = Publisher(Bookies(store), identity, settings, disk, workers)
         marker = Marker(disk, workers, Bookies(store), identity, settings.mark_interval_ms)
@@ -469,6 +475,7 @@ class BookieService:
     def _fail(self, error: BaseException) -> None:
         if self.failure is None:
             self.failure = error
+            _LOG.warning("bookie %s stops: %s", self._id, error)
             self._failed.set()
             self._stop()
             if not self._closed:
@@ -482,6 +489,15 @@ class BookieService:
     def _check_running(self) -> None:
         if self._gate.stopped:
             raise BookieUnavailable(f"bookie {self._id} has stopped") from self.failure
+
+
+async def _started(
+    disk: Disk, workers: Workers, bookies: Bookies, rng: random.Random
+) -> FolderIdentity:
+    """The identity of a folder that counts one more start, and has its journal."""
+    await workers.run(partial(make_journal, disk))
+    identity = await start_folder(disk, bookies, rng)
+    return await workers.run(partial(mark_journal, disk, identity))
 
 
 def _settled(job: Job) -> None:

@@ -54,7 +54,7 @@ class FolderLock:
         """
         try:
             make_closed(root)
-            _check_layout(root)
+            check_layout(root)
             close_to_others(root)
             return cls(root, _open(root))
         except (FileExistsError, NotADirectoryError) as error:
@@ -118,17 +118,11 @@ class FolderLock:
         """The file's descriptor, for the guard against forks."""
         return self._file.fileno()
 
-    def bookie_count(self) -> int:
-        """How many bookies the folder has."""
-        numbers = [
-            int(path.name.removeprefix(BOOKIE_PREFIX))
-            for path in self.root.glob(f"{BOOKIE_PREFIX}*")
-            if path.name.removeprefix(BOOKIE_PREFIX).isdecimal()
-        ]
-        return max(numbers, default=0)
-
     def _reopen_if_replaced(self) -> None:
-        """Whoever removed the folder and made it anew must not share it with the old owner."""
+        """Whoever removed the folder and made it anew must not share it with the old owner.
+
+        It is not made anew here: its disk may have been unmounted. Raises `FolderError`.
+        """
         if self.held:
             return
         try:
@@ -136,10 +130,25 @@ class FolderLock:
             opened = os.fstat(self._file.fileno())
             if (found.st_dev, found.st_ino) == (opened.st_dev, opened.st_ino):
                 return
-        except FileNotFoundError:
-            pass
+            file = (self.root / LOCK_NAME).open("r+b", buffering=0)
+        except OSError as error:
+            raise FolderError(
+                f"{self.root} is gone, or cannot be used: mount its disk ({error.strerror})"
+            ) from error
         self._file.close()
-        self._file = FolderLock.of(self.root)._file
+        self._file = file
+
+
+def number_of(name: str) -> int | None:
+    """The number in the name of a bookie's folder in a store's; None for another name."""
+    number = name.removeprefix(BOOKIE_PREFIX)
+    return int(number) if name.startswith(BOOKIE_PREFIX) and number.isdecimal() else None
+
+
+def bookie_count(root: Path) -> int:
+    """How many bookies a store's folder has."""
+    numbers = (number_of(path.name) for path in root.glob(f"{BOOKIE_PREFIX}*"))
+    return max(filter(None, numbers), default=0)
 
 
 def _open(root: Path) -> FileIO:
@@ -147,7 +156,20 @@ def _open(root: Path) -> FileIO:
     return (root / LOCK_NAME).open("r+b", buffering=0)
 
 
-def _check_layout(root: Path) -> None:
+def is_locked(root: Path) -> bool:
+    """Whether another process holds a folder's lock now. Nothing is made by looking."""
+    try:
+        with (root / LOCK_NAME).open("rb") as file:
+            fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return True
+    except OSError:
+        return False
+    return False
+
+
+def check_layout(root: Path) -> None:
+    """Raise `FolderMismatch` for a folder of something else, `OSError`."""
     # Neither hidden files nor what a fresh file system holds make a folder somebody's.
     names = [path.name for path in root.iterdir() if path.name[0] != "."]
     names = [name for name in names if name != "lost+found"]

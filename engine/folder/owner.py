@@ -30,8 +30,9 @@ from engine.bookie.service import BookieService
 from engine.bookie.settings import BookieSettings
 from engine.bookie.upkeep import Upkeep, UpkeepSettings, start_upkeep
 from engine.errors import FolderDamaged, FolderMismatch, FormatTooNew, InvalidRequest
-from engine.folder.lock import BOOKIE_PREFIX, METADATA_NAME, FolderLock
+from engine.folder.lock import BOOKIE_PREFIX, METADATA_NAME, FolderLock, bookie_count, number_of
 from engine.folder.serving import ServedSocket
+from engine.metadata.bookies import Bookies, FolderPlace
 from engine.metadata.local import LocalStore
 from engine.ports.clock import Clock
 from engine.ports.disk import Disk
@@ -81,6 +82,14 @@ class Control(msgspec.Struct, frozen=True, array_like=True):
 
     verb: str
     index: int
+
+
+def check_store(root: Path) -> None:
+    """Raise `FolderMismatch` for a folder that is no whole store. Nothing is changed."""
+    if (root / FILE_NAME).exists():
+        raise FolderMismatch(f"{root} is one bookie's folder, not a whole store")
+    if bookie_count(root) and not (root / METADATA_NAME).is_dir():
+        raise FolderMismatch(f"{root} has bookies and no metadata: rebuild the metadata first")
 
 
 class FolderOwner:
@@ -163,15 +172,13 @@ class FolderOwner:
         # Whether who was killed was newer is the store's to find.
         with suppress(FormatTooNew):
             self._socket.remove_left()
-        if (self._lock.root / FILE_NAME).exists():
-            raise FolderMismatch(f"{self._lock.root} is one bookie's folder, not a whole store")
-        count = max(self._settings.bookies, self._lock.bookie_count())
-        if self._lock.bookie_count() and not (self._lock.root / METADATA_NAME).is_dir():
-            raise FolderMismatch(
-                f"{self._lock.root} has bookies and no metadata: rebuild the metadata first"
-            )
+        check_store(self._lock.root)
         disk = await self._disk(METADATA_NAME)
         self._store = await LocalStore.open(disk, self._ports.workers, self._ports.rng)
+        # A folder that lacks is noticed, the last one, too.
+        places = await Bookies(self._store).places()
+        kept = max(filter(None, map(number_of, (at.folder for at in places.values()))), default=0)
+        count = max(self._settings.bookies, bookie_count(self._lock.root), kept)
         self.bookie_ids = [""] * count
         await self._start_bookies(count)
         await self._listen()
@@ -183,14 +190,17 @@ class FolderOwner:
             try:
                 self._serve(index, await self._start_bookie(index))
             except FolderDamaged as error:
-                damaged = error
                 name = f"{BOOKIE_PREFIX}{index + 1}"
+                damaged = FolderDamaged(f"{self._lock.root / name}: {error}")
                 _LOG.warning("%s in %s does not start: %s", name, self._lock.root, error)
         if damaged is not None and not self._running:
             raise damaged
 
     async def _start_bookie(self, index: int) -> BookieService:
         name = f"{BOOKIE_PREFIX}{index + 1}"
+        bookies, place = Bookies(self.store), FolderPlace("", name)
+        if not (self._lock.root / name / FILE_NAME).exists():
+            await bookies.refuse_empty(place)
         disk = await self._disk(name)
         bookie = await BookieService.start(
             disk=disk,
@@ -202,6 +212,11 @@ class FolderOwner:
             settings=self._settings.bookie,
             metrics=self._ports.metrics,
         )
+        try:
+            await bookies.keep_place(bookie.bookie_id, place)
+        except BaseException:
+            await bookie.close()
+            raise
         self._upkeep[index] = start_upkeep(
             bookie,
             disk=disk,

@@ -8,6 +8,8 @@ Invariants:
   the older one's check and its write, it registers again, and the older start finds that.
 - `/boots/<id>` holds the age of a bookie's folder and never goes back. The folder knew each age
   before the store did, so a folder that is younger than the store says was put back.
+- `/folders/<id>` says where a bookie's folder lies. It is written before the bookie is served, and
+  goes when the bookie is forgotten. So an empty folder where a bookie has its data is noticed.
 """
 
 import asyncio
@@ -16,11 +18,18 @@ from typing import Final, NamedTuple
 
 import msgspec
 
-from engine.errors import CannotRead, FolderRolledBack, KeyExists, VersionConflict
-from engine.metadata.contract import MetadataStore
+from engine.errors import (
+    CannotRead,
+    FolderDamaged,
+    FolderRolledBack,
+    KeyExists,
+    VersionConflict,
+)
+from engine.metadata.contract import MetadataStore, Versioned
 
 AVAILABLE: Final = "/bookies"
 BOOTS: Final = "/boots"
+FOLDERS: Final = "/folders"
 DECOMMISSIONS: Final = "/repair/decommission"
 LOST: Final = "/repair/lost"
 
@@ -46,6 +55,16 @@ class FolderAge(NamedTuple):
             return cls(int(boot), int(mark or 0))
         except ValueError as error:
             raise CannotRead(f"{value[:40]!r} is no age of a bookie's folder") from error
+
+
+class FolderPlace(msgspec.Struct, frozen=True):
+    """Where a bookie's folder lies: the machine and the path there.
+
+    In a whole store's folder `host` is empty, and the path begins in the store's folder.
+    """
+
+    host: str
+    folder: str
 
 
 class Registration(msgspec.Struct, frozen=True, omit_defaults=True):
@@ -134,6 +153,47 @@ class Bookies:
         """The ids of all bookies that ever started, running or not, in order."""
         return await self.store.children(BOOTS)
 
+    async def keep_place(self, bookie_id: str, place: FolderPlace) -> None:
+        """Remember where a bookie's folder lies. Raises `MetadataUnavailable`."""
+        key, value = f"{FOLDERS}/{bookie_id}", msgspec.json.encode(place)
+        while True:
+            found = await self.store.get(key)
+            try:
+                if found is None:
+                    await self.store.create(key, value)
+                elif found.value != value:
+                    await self.store.set(key, value, found.version)
+                return
+            except (KeyExists, VersionConflict):
+                continue
+
+    async def places(self) -> dict[str, FolderPlace]:
+        """Where the folders of bookies lie, as far as that is known, in the ids' order."""
+        names = await self.store.children(FOLDERS)
+        values = await asyncio.gather(*(self.store.get(f"{FOLDERS}/{name}") for name in names))
+        found = zip(names, (_decode_place(each) for each in values), strict=True)
+        return {name: place for name, place in found if place is not None}
+
+    async def refuse_empty(self, place: FolderPlace) -> None:
+        """Refuse an empty folder where a bookie has its data.
+
+        A bookie that is to go is not expected any more, nor is one that runs on another machine.
+        Raises `FolderDamaged`, `MetadataUnavailable`.
+        """
+        expected = [name for name, at in (await self.places()).items() if at == place]
+        if not expected:
+            return
+        leaving = frozenset(await self.decommissioning())
+        for name in expected:
+            found = await self.registration(name)
+            if name in leaving or (found is not None and found.host != place.host):
+                continue
+            raise FolderDamaged(
+                f"{place.folder} is empty, but bookie {name} has its data there: mount the disk "
+                f"and start again; if the data is lost, `herdbook bookie decommission {name} "
+                "--no-wait` says so, and a new bookie starts in the folder"
+            )
+
     async def given_up(self) -> list[str]:
         """The ids of the bookies that were away for too long, in order."""
         return await self.store.children(LOST)
@@ -197,6 +257,15 @@ def _decode_registration(bookie_id: str, value: bytes) -> Registration:
         return msgspec.msgpack.decode(value, type=Registration)
     except msgspec.MsgspecError:
         return Registration(bookie_id, 0, writable=False)
+
+
+def _decode_place(found: Versioned | None) -> FolderPlace | None:
+    if found is None:
+        return None
+    try:
+        return msgspec.json.decode(found.value, type=FolderPlace)
+    except msgspec.MsgspecError:
+        return None
 
 
 def _rolled_back(bookie_id: str, age: FolderAge, stored: FolderAge) -> FolderRolledBack:

@@ -17,7 +17,7 @@ from engine.errors import MetadataUnavailable
 from engine.limits import MIB
 from engine.metadata.facts_format import decode_file, encode_batch, encode_file
 from engine.metadata.tree import Change, Tree
-from engine.ports.disk import AppendFile, Disk
+from engine.ports.disk import AppendFile, Disk, RootGone
 
 FILE: Final = "metadata.log"
 REWRITE_BYTES_MIN: Final = 4 * MIB
@@ -44,9 +44,10 @@ class FactsLog:
     def append(self, changes: Sequence[Change]) -> bool:
         """Write and sync a batch; no changes make a mark. False: not done, a rewrite is needed.
 
-        Raises `OSError` if the sync failed; the log is over then.
+        Raises `OSError` if the sync failed, or if the folder vanished; the log is over then.
         """
         self._check()
+        self._check_folder()
         if self._file is None:
             return False
         parts = encode_batch(self._sequence, self._size_bytes, changes)
@@ -81,6 +82,17 @@ class FactsLog:
         if self._file is not None:
             self._file.close()
             self._file = None
+
+    def _check_folder(self) -> None:
+        """What is written into a file whose folder vanished nobody finds at the next start."""
+        try:
+            self._disk.space()
+        except RootGone:
+            self._failed = True
+            raise
+        except OSError:
+            # The write itself finds out what is wrong.
+            return
 
     def _check(self) -> None:
         if self._failed:

@@ -5,7 +5,8 @@ The contract (`tests/engine/ports/disk_contract.py` runs it over every implement
 - What was written is durable only after `sync()` of that file, and, for a new or removed name,
   after `sync_folder()` of its folder. A crash may keep, drop or tear everything else.
 - A failed `sync()` says nothing about what is on the disk; it is never tried again.
-- Errors are `OSError`; a missing file is `FileNotFoundError`.
+- Errors are `OSError`; a missing file is `FileNotFoundError`, a root that vanished `RootGone`.
+- Nothing is made in place of a root that vanished.
 """
 
 from collections.abc import Sequence
@@ -18,6 +19,10 @@ class Space(NamedTuple):
     total_bytes: int
     free_bytes: int
     name: str = ""
+
+
+class RootGone(OSError):
+    """The disk's root is gone, or another folder stands in its place: it is not used any more."""
 
 
 class AppendFile(Protocol):

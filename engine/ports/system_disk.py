@@ -4,6 +4,8 @@ Invariants:
 - No name leaves the root: an absolute name, an empty part, `.` and `..` are refused.
 - A file whose `sync()` failed once is dead: neither it nor a write is tried again on it.
 - A half-made replacement has a hidden name that `names()` never lists.
+- Nothing is made below a root that is another folder than when it was first used: below the mount
+  point of a disk that was unmounted, for example.
 - A descriptor for reading closes only when no thread reads through it any more.
 """
 
@@ -17,7 +19,7 @@ from functools import cache
 from pathlib import Path
 from typing import Final
 
-from engine.ports.disk import Space
+from engine.ports.disk import RootGone, Space
 
 _PARTS_PER_CALL_MAX: Final = min(1024, os.sysconf("SC_IOV_MAX"))
 _READ_HANDLES_MAX: Final = 128
@@ -47,6 +49,7 @@ class SystemDisk:
         self.root = root.absolute()
         self._lock = threading.Lock()
         self._handles: dict[str, _ReadHandle] = {}
+        self._identity = self._look()
 
     def names(self, folder: str) -> list[str]:
         """The names in a folder, sorted; an absent folder has none."""
@@ -58,6 +61,7 @@ class SystemDisk:
 
     def make_folder(self, folder: str) -> None:
         """Make a folder and its parents, durably. It may exist."""
+        self._check_root()
         path = self._path(folder)
         missing: list[Path] = []
         while not path.is_dir():
@@ -71,6 +75,7 @@ class SystemDisk:
         while path != self.root:
             path = path.parent
             _sync_folder(path)
+        self._identity = self._identity or self._look()
 
     def size(self, name: str) -> int:
         """The file's length in bytes."""
@@ -94,11 +99,13 @@ class SystemDisk:
         """Open at the end. `create=True` makes a new file and fails if there is one."""
         flags = os.O_WRONLY | os.O_CLOEXEC
         if create:
+            self._check_root()
             flags |= os.O_CREAT | os.O_EXCL
         return SystemAppendFile(name, os.open(self._path(name), flags, 0o666))
 
     def replace(self, name: str, data: bytes) -> None:
         """Set a small file's whole content atomically and durably."""
+        self._check_root()
         path = self._path(name)
         replacing = path.with_name(f".{path.name}{_REPLACING}")
         flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC
@@ -136,9 +143,26 @@ class SystemDisk:
 
     def space(self) -> Space:
         """How full the file system is, as an unprivileged user sees it."""
+        self._check_root()
         state = os.statvfs(self.root)
         name = f"{_machine()} {state.f_fsid:x}"
         return Space(state.f_blocks * state.f_frsize, state.f_bavail * state.f_frsize, name)
+
+    def _look(self) -> tuple[int, int] | None:
+        """What tells the root from any other folder; None if there is none."""
+        try:
+            found = os.stat(self.root)
+        except (FileNotFoundError, NotADirectoryError):
+            return None
+        return found.st_dev, found.st_ino
+
+    def _check_root(self) -> None:
+        if self._identity is not None and self._look() != self._identity:
+            raise RootGone(
+                errno.ENOENT,
+                "the folder is gone, or another one stands in its place: is its disk mounted?",
+                str(self.root),
+            )
 
     def _open_read(self, name: str) -> "_ReadHandle":
         path = self._path(name)

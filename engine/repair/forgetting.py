@@ -8,7 +8,7 @@ Invariants:
 """
 
 from engine.errors import InvalidRequest, KeyExists
-from engine.metadata.bookies import BOOTS, DECOMMISSIONS, LOST
+from engine.metadata.bookies import BOOTS, DECOMMISSIONS, FOLDERS, LOST
 from engine.metadata.garbage_asks import GARBAGE
 from engine.repair.outlook import Workshop
 from engine.repair.survey import survey
@@ -33,6 +33,7 @@ async def forget(workshop: Workshop, bookie_id: str) -> None:
         raise InvalidRequest(f"bookie {bookie_id} is not forgotten: {refusal}")
     await _make(workshop, f"{LOST}/{bookie_id}", str(workshop.clock.wall_ms()).encode())
     await store.delete(f"{BOOTS}/{bookie_id}")
+    await store.delete(f"{FOLDERS}/{bookie_id}")
     await store.delete(f"{GARBAGE}/{bookie_id}")
     await store.delete(f"{DECOMMISSIONS}/{bookie_id}")
 

@@ -3,7 +3,8 @@
 Invariants:
 - Nothing is written to a bookie: what is found goes into the repair queue.
 - A replica that answers and lacks an entry, or has other bytes, is a fault; a bookie that does not
-  answer is only counted: whether it is lost is the auditor's business.
+  answer is only counted: whether it is lost is the auditor's business. An entry that no bookie
+  gives, because those that should have it are silent, is named and counted apart.
 - The mark in the metadata store names a ledger only when all up to it were read: a scrub that was
   interrupted goes on behind it.
 """
@@ -16,7 +17,7 @@ import msgspec
 
 from engine.errors import KeyExists, VersionConflict
 from engine.metadata.contract import MetadataStore
-from engine.metadata.ledgers import LedgerMetadata
+from engine.metadata.ledgers import LedgerMetadata, State
 from engine.metadata.repairs import RepairItem
 from engine.repair.ledger_repair import extents
 from engine.repair.outlook import Workshop
@@ -42,7 +43,8 @@ class ScrubMark(msgspec.Struct, frozen=True, omit_defaults=True):
     """How far a scrub has come. Times are wall clock in milliseconds, for people.
 
     `last_ledger` and all below it were read. `faulty` names at most the first hundred ledgers that
-    were queued, `faults` counts them all; `silent` counts replicas whose bookie did not answer.
+    were queued, `faults` counts them all; `silent` counts replicas whose bookie did not answer,
+    `unheld` the ledgers with entries that no bookie gave, though none of them is known to be wrong.
     `findings` are the newest ones, the last first, those of earlier scrubs among them.
     """
 
@@ -53,6 +55,7 @@ class ScrubMark(msgspec.Struct, frozen=True, omit_defaults=True):
     entries: int = 0
     faults: int = 0
     silent: int = 0
+    unheld: int = 0
     faulty: tuple[int, ...] = ()
     findings: tuple[Found, ...] = ()
 
@@ -128,12 +131,19 @@ class Scrub:
         """Read one ledger's replicas and queue it if any is faulty."""
         registered = (await self._workshop.outlook()).registered
         faults: list[str] = []
+        unheld = _unheld_end(metadata, registered)
         entries = silent = 0
         for extent in extents(metadata):
             finding = await self._look(metadata, extent, registered)
             entries += finding.entries_read
             silent += len(finding.silent)
             faults += _faults(extent, finding)
+            if finding.unreadable and finding.silent:
+                unheld = unheld or f"no bookie gives entry {finding.unreadable[0][0]}"
+        if unheld:
+            _LOG.warning(
+                "ledger %d: %s: start the bookies that hold it", metadata.ledger_id, unheld
+            )
         if faults:
             item = RepairItem(reasons=tuple(dict.fromkeys(faults)))
             await self._workshop.queue.request(metadata.ledger_id, item)
@@ -145,6 +155,7 @@ class Scrub:
             entries=mark.entries + entries,
             faults=mark.faults + bool(faults),
             silent=mark.silent + silent,
+            unheld=mark.unheld + bool(unheld),
         )
 
     def _noted(self, mark: ScrubMark, ledger_id: int, what: str) -> ScrubMark:
@@ -189,6 +200,14 @@ class Scrub:
                 await store.set(SCRUB, value, found.version)
         except (KeyExists, VersionConflict):
             return
+
+
+def _unheld_end(metadata: LedgerMetadata, registered: Mapping[str, object]) -> str:
+    """Why nobody can tell the end of an open ledger; "" if a bookie can, or if it is closed."""
+    ensemble = metadata.fragments[-1].ensemble
+    if metadata.state is State.CLOSED or any(name in registered for name in ensemble):
+        return ""
+    return f"no bookie gives the entries from {metadata.fragments[-1].first} on"
 
 
 def _faults(extent: Extent, finding: Finding) -> list[str]:

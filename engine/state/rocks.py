@@ -29,7 +29,6 @@ from engine.errors import (
     FolderMismatch,
     FormatTooNew,
 )
-from engine.folder.modes import make_closed
 from engine.limits import KIB, MIB
 from engine.log.position import Position
 from engine.ports.workers import Workers
@@ -310,7 +309,7 @@ def _open(path: Path, cache_bytes: int) -> "Rdict":
     table.set_bloom_filter(10, False)
     options.set_block_based_table_factory(table)
     try:
-        make_closed(path)
+        path.mkdir(mode=0o700, exist_ok=True)
         return Rdict(str(path), options)
     except OSError as error:
         raise FolderError(f"{path} cannot be made: {error}") from error

@@ -296,7 +296,9 @@ def _piece(path: Path, at: Locator) -> bytes:
 
 def _emptied(folder: Path, work: Path) -> None:
     _removed(folder)
-    work.mkdir(mode=0o700, parents=True)
+    folder.mkdir(mode=0o700)
+    if work != folder:
+        work.mkdir(mode=0o700)
 
 
 def _removed(folder: Path) -> None:

@@ -55,7 +55,8 @@ class FolderStates:
 
     async def open(self, uuid: str) -> State:
         """See `States.open`."""
-        await self._workers.run(partial(self._path.mkdir, parents=True, exist_ok=True))
+        # Not the folders above: a disk that was unmounted is not written below its mount point.
+        await self._workers.run(partial(self._path.mkdir, mode=0o700, exist_ok=True))
         return await open_rocks(self._path / uuid, self._workers)
 
     async def wipe(self, uuid: str) -> None:
@@ -102,8 +103,18 @@ def identity_of(path: Path, cluster_id: str, drawn: str) -> Identity:
             fresh.replace(file)
     except (OSError, msgspec.MsgspecError) as error:
         raise StorageFailed(f"{file} cannot be used: {error}") from error
+    _check_cluster(found, path, cluster_id)
+    return found
+
+
+def check_identity(path: Path, cluster_id: str) -> None:
+    """Raise as `identity_of` for a folder that is not new. Nothing is made."""
+    if (path / _NODE).is_file():
+        identity_of(path, cluster_id, "")
+
+
+def _check_cluster(found: Identity, path: Path, cluster_id: str) -> None:
     if found.cluster_id != cluster_id:
         raise OperationalError(
             f"{path} is of a node of another cluster", hint="take another folder, or a new one"
         )
-    return found

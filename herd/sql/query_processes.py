@@ -254,7 +254,7 @@ def _start(settings: QuerySettings, before: _Supervisor | None) -> _Supervisor:
         folder = settings.temporary
         if folder:
             shutil.rmtree(folder, ignore_errors=True)
-            os.makedirs(folder, mode=0o700)
+            os.mkdir(folder, mode=0o700)
         else:
             folder = tempfile.mkdtemp(prefix="herd-")
     except OSError as error:

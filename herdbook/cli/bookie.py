@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Annotated, Final
 
 import typer
 
-from engine.access.secret_files import secret_in
+from engine.access.secret_files import secret_in, secret_text_in
 from engine.errors import EngineError, InvalidRequest
 from herdbook.cli.late import Late, late
 from herdbook.cli.store import refuse_url_as_data
@@ -239,6 +239,13 @@ def _content(file: Path | None) -> bytes:
     return content
 
 
+def _password(file: Path | None) -> str:
+    password = secret_text_in(file)
+    if file is not None and not password:
+        raise InvalidRequest(f"{file} is empty")
+    return password
+
+
 def _door(
     zookeeper: str, user: str, password_file: Path | None, data: list[Path], security: "Security"
 ) -> "ClusterDoor":
@@ -248,7 +255,7 @@ def _door(
     from herdbook.bookie_cluster import ClusterDoor
 
     where = parse_url(SCHEME + zookeeper.removeprefix(SCHEME))
-    settings = ZooKeeperSettings(user=user, password=_content(password_file).decode())
+    settings = ZooKeeperSettings(user=user, password=_password(password_file))
     if security.on and not user:
         _say_aside(OPEN_ZOOKEEPER)
     return ClusterDoor(where, settings, data, _say_aside)

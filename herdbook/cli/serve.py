@@ -42,7 +42,12 @@ Set = Annotated[
 OneProcess = Annotated[
     bool, typer.Option("--one-process", help="All roles in one process: one_process.")
 ]
-Check = Annotated[bool, typer.Option("--check", help="Only check what it is told.")]
+Check = Annotated[
+    bool,
+    typer.Option(
+        "--check", help="Only check what it is told, and whether the machine lets it start."
+    ),
+]
 Print = Annotated[
     bool, typer.Option("--print", help="Only show what it is told, all together, as a file.")
 ]
@@ -86,7 +91,7 @@ def serve(
     elif status:
         _show(settings, as_json)
     elif check:
-        typer.echo(f"nothing is wrong with it: {' '.join(settings.ordered_roles)}")
+        _check(settings)
     else:
         from engine.folder.modes import write_for_ourselves
         from herdbook.node.serving import serve_node
@@ -114,6 +119,17 @@ def _settings(config: Path | None, flags: dict[str, Any]) -> "NodeSettings":
     for line in warnings_of(settings):
         typer.echo(f"warning: {line}", err=True)
     return settings
+
+
+def _check(settings: "NodeSettings") -> None:
+    from herdbook.node.refusals import refusals_of
+
+    errors, warnings = refusals_of(settings)
+    for line in (*errors, *(f"warning: {each}" for each in warnings)):
+        typer.echo(line, err=True)
+    if errors:
+        raise typer.Exit(2)
+    typer.echo(f"nothing is wrong with it: {' '.join(settings.ordered_roles)}")
 
 
 def _show(settings: "NodeSettings", as_json: bool) -> None:

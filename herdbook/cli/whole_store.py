@@ -230,12 +230,15 @@ def _check_store(url: str | None, as_json: bool) -> None:
         return mark, workshop, await lost_logs(client.store), unfinished
 
     mark, workshop, lost, unfinished = with_store(url, work)
-    whole = not (mark.faults or mark.silent or workshop.unreadable or lost or unfinished)
+    whole = not (
+        mark.faults or mark.silent or mark.unheld or workshop.unreadable or lost or unfinished
+    )
     facts = {
         "whole": whole,
         "ledgers": mark.ledgers,
         "entries": mark.entries,
         "faulty": mark.faults,
+        "unheld": mark.unheld,
         "silent": mark.silent,
         "unreadable": sorted(workshop.unreadable),
         "lost_logs": sorted(lost),
@@ -252,7 +255,8 @@ def _check_store(url: str | None, as_json: bool) -> None:
 def _show_store(facts: dict[str, Any], unreadable: dict[int, str]) -> None:
     typer.echo(
         f"read every replica of {facts['ledgers']:,} ledgers and {facts['entries']:,} entries: "
-        f"{facts['faulty']:,} ledgers are faulty, {facts['silent']:,} replicas did not answer"
+        f"{facts['faulty']:,} ledgers are faulty, {facts['unheld']:,} have entries that no bookie "
+        f"gives, {facts['silent']:,} replicas did not answer"
     )
     for ledger_id, why in sorted(unreadable.items())[:_FINDINGS_SHOWN]:
         typer.echo(f"ledger {ledger_id}: its metadata cannot be read: {why}", err=True)

@@ -128,11 +128,15 @@ register_url_convertor("anything", Anything())
 
 
 class Shell:
-    """What is around all paths: the host that was asked for, and the headers of every reply."""
+    """What is around all paths: the host that was asked for, and the headers of every reply.
+
+    `closed`, if set, is what everybody is answered who does not ask for the node's health.
+    """
 
     def __init__(self, app: ASGIApp, gate: Gate) -> None:
         self.app = app
         self.gate = gate
+        self.closed: HttpError | None = None
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """See ASGI."""
@@ -150,6 +154,8 @@ class Shell:
             await send(message)
 
         try:
+            if self.closed is not None and scope["path"] not in health.OPEN:
+                raise self.closed
             self.gate.check_host(request)
             _check_path(scope)
         except HttpError as error:

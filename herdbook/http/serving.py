@@ -3,11 +3,13 @@
 Any number of them may serve one store: they keep nothing but sessions of browsers.
 
 Invariants:
-- Without users only this machine is served, unless that is wanted otherwise.
+- Without users only this machine is served, unless that is wanted otherwise. A server that others
+  reach answers only questions about its health until there is a user.
 - What was asked is answered before it leaves.
 """
 
 import asyncio
+import logging
 import os
 import sys
 from collections.abc import AsyncIterator, Awaitable, Callable
@@ -19,15 +21,17 @@ from typing import TYPE_CHECKING, Final
 from broker.http.hosts import host_of
 from engine.access.audit import Audit
 from engine.access.port import Authenticator
-from engine.errors import AccessRefused, InvalidRequest
+from engine.errors import AccessRefused, EngineError, InvalidRequest
 from engine.ports.metrics import Metrics
 from engine.ports.switching import SWITCH_INTERVAL_S
 from engine.ports.system_signals import ended_by_signals
 from engine.transport.address import is_loopback, parse_host_port
+from herd.errors import Error as StoreError
 from herdbook.access.auditing import configured_audit
 from herdbook.access.opening import users_of
 from herdbook.finding import find, is_cluster
-from herdbook.http.app import create_app
+from herdbook.http.app import Shell, create_app
+from herdbook.http.errors import HttpError
 from herdbook.http.house import house_of
 from herdbook.http.rates import Sampler
 from herdbook.http.settings import WebSettings
@@ -41,6 +45,12 @@ if TYPE_CHECKING:
     from herdbook.node.opening import OpenFolder
 
 _LOGIN: Final = "/login?once="
+_LOOK_S: Final = 1.0
+_ANSWER_S: Final = 5.0
+_RETRY_S: Final = 5
+NO_USERS: Final = "this store has no users yet, and who comes from another machine needs a login"
+ADD_USER: Final = "herdbook user add NAME --admin"
+_logger: Final = logging.getLogger(__name__)
 Knowing = Callable[["AsyncBook | AsyncCluster"], Awaitable[Authenticator | None]]
 """Who knows the users of a store that is open; None: it has none."""
 
@@ -94,9 +104,10 @@ async def serve_http(
     who does once the store is open, as without one its own rows do; None: everybody may do
     everything. `opened` is the folder, if this process already has it open. `audit` None: what
     the configuration says. `lacking` says which other parts of this node do not serve. `started` is
-    called when it serves. Raises `InvalidRequest`, `StoreNotFound`, and what opening raises.
+    called when it serves: where it waits for the first user, too. Raises `InvalidRequest`,
+    `StoreNotFound`, and what opening raises.
     """
-    _check_certificate(settings)
+    check_listener(settings)
     sys.setswitchinterval(SWITCH_INTERVAL_S)
     ended = ended if ended is not None else ended_by_signals()
     async with AsyncExitStack() as stack:
@@ -104,7 +115,6 @@ async def serve_http(
         book, metrics = await stack.enter_async_context(_opened(url, opened))
         if callable(authenticator):
             authenticator = await authenticator(book)
-        await _check_listener(settings, authenticator)
         house = await house_of(book, name=settings.name, metrics=metrics)
         stack.push_async_callback(house.chores.close)
         house.chores.begin("rates", Sampler(house).run())
@@ -118,6 +128,10 @@ async def serve_http(
             metrics=getattr(metrics, "text", None),
             lacking=lacking,
         )
+        if needs_users(settings):
+            first = FirstUser(app, authenticator, settings.listen)
+            if not await first.there():
+                house.chores.begin("first user", first.wait())
         await answer_at(stack, app, listening, *settings.tls, proxies=settings.proxies)
         if started is not None:
             once = settings.web.once
@@ -160,7 +174,8 @@ def _web(settings: HttpServerSettings, address: str) -> WebSettings:
     )
 
 
-def _check_certificate(settings: HttpServerSettings) -> None:
+def check_listener(settings: HttpServerSettings) -> None:
+    """Raise `InvalidRequest` where passwords could be read on their way."""
     if (settings.certificate is None) != (settings.private_key is None):
         raise InvalidRequest("a certificate and its private key come together")
     host, _ = parse_host_port(settings.listen)
@@ -173,19 +188,54 @@ def _check_certificate(settings: HttpServerSettings) -> None:
         )
 
 
-async def _check_listener(
-    settings: HttpServerSettings, authenticator: Authenticator | None
-) -> None:
-    """Raise `InvalidRequest` where strangers could do everything."""
+def needs_users(settings: HttpServerSettings) -> bool:
+    """Whether other machines reach it, so that it serves nobody before there is a user."""
     host, _ = parse_host_port(settings.listen)
-    if settings.insecure or is_loopback(host):
-        return
-    if authenticator is not None:
+    return not (settings.insecure or is_loopback(host))
+
+
+class FirstUser:
+    """Keeps an application closed until its store has a user."""
+
+    def __init__(self, app: Shell, authenticator: Authenticator | None, listen: str) -> None:
+        """Raises `InvalidRequest` where nobody knows users: there would never be one."""
+        if authenticator is None:
+            raise InvalidRequest(
+                f"anybody who reaches {listen} could do everything: listen at 127.0.0.1, or say "
+                "--insecure"
+            )
+        self._app = app
+        self._authenticator = authenticator
+        self._listen = listen
+
+    async def there(self) -> bool:
+        """Whether there is a user; the application is open, or closed, by that."""
         try:
-            await authenticator.anonymous()
+            async with asyncio.timeout(_ANSWER_S):
+                await self._authenticator.anonymous()
         except AccessRefused:
-            return
-    raise InvalidRequest(
-        f"anybody who reaches {settings.listen} could do everything: add users (herdbook user "
-        "add), listen at 127.0.0.1, or say --insecure"
-    )
+            self._app.closed = None
+            return True
+        except (EngineError, StoreError, TimeoutError) as error:
+            reason = " ".join(str(error).split()) or "the store does not answer"
+            why = f"the users of this store cannot be read yet: {reason}"
+            self._app.closed = HttpError(503, "users_unknown", why, retry_s=_RETRY_S)
+        else:
+            self._app.closed = HttpError(
+                503, "no_users", NO_USERS, remedy=ADD_USER, retry_s=_RETRY_S
+            )
+        return False
+
+    async def wait(self) -> None:
+        """Return when there is a user, and the application is open."""
+        told = ""
+        while not await self.there():
+            closed = self._app.closed
+            if closed is not None and closed.code != told:
+                told = closed.code
+                remedy = f": {closed.remedy}" if closed.remedy else ""
+                _logger.warning(
+                    "HTTP at %s serves nobody yet: %s%s", self._listen, closed.message, remedy
+                )
+            await asyncio.sleep(_LOOK_S)
+        _logger.info("HTTP at %s serves now: there is a user", self._listen)

@@ -27,7 +27,7 @@ from engine.errors import EngineError
 from engine.ports.system_loop import new_event_loop
 from engine.ports.system_signals import ended_by_signals
 from herdbook.node.ending_with import ending_with
-from herdbook.node.here import Roles, is_wrong
+from herdbook.node.here import Roles, is_wrong, line_of
 from herdbook.node.settings import NodeSettings, Role
 
 LINE_BYTES_MAX: Final = 1024 * 1024
@@ -58,11 +58,6 @@ class Report(msgspec.Struct, frozen=True, omit_defaults=True):
     ended: bool = False
     error: str = ""
     wrong: bool = False
-
-
-def line_of(error: BaseException) -> str:
-    """An error as one line."""
-    return f"{type(error).__name__}: {' '.join(str(error).split())}"
 
 
 class _Child:

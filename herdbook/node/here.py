@@ -3,9 +3,12 @@
 Invariants:
 - The roles behind the first begin when that one serves: what a bookie brings, the others need.
 - A role that ends without being told to ends the process, after the others have ended in order.
+- An error of this project that ends a role is told in one line. Only what nobody expects is shown
+  with where it came from.
 """
 
 import asyncio
+import logging
 import os
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -42,8 +45,23 @@ WRONG: Final = (
 """What another try does not mend: somebody has to."""
 
 
+_TREES: Final = ("engine", "herd", "blobit", "broker", "herdbook")
+_logger: Final = logging.getLogger(__name__)
+
+
 class RoleEnded(EngineError):
-    """A role ended though nobody told it to. See its log."""
+    """A role ended though nobody told it to. The message says why, as far as that is known."""
+
+
+def line_of(error: BaseException) -> str:
+    """An error as one line."""
+    return f"{type(error).__name__}: {' '.join(str(error).split())}"
+
+
+def is_expected(error: BaseException) -> bool:
+    """Whether an error is one of this project, or of the system: its words say what is wrong."""
+    trees = {each.__module__.partition(".")[0] for each in type(error).__mro__}
+    return isinstance(error, OSError) or not trees.isdisjoint(_TREES)
 
 
 def is_wrong(error: BaseException) -> bool:
@@ -68,6 +86,8 @@ class Roles:
         self.others: dict[str, str] = {}
         """Which processes of the node, beside this one, do not serve, and what they do instead."""
         self._tasks: dict[Role, asyncio.Task[None]] = {}
+        self._told: set[Role] = set()
+        """Roles of which it is told, or raised, why they failed."""
         broker = settings.broker
         self._folder = (
             None
@@ -102,6 +122,12 @@ class Roles:
             # It has promised nobody anything yet, and what it waits for may never come.
             task.cancel()
         await asyncio.wait((task,))
+        error = None if task.cancelled() else task.exception()
+        if error is not None and role not in self._told:
+            # What is raised is another role's error: this one must not be lost.
+            self._told.add(role)
+            traced = None if is_expected(error) else error
+            _logger.warning("%s ended: %s", role.value, line_of(error), exc_info=traced)
 
     async def _run(self, role: Role) -> None:
         def serving(address: str) -> None:
@@ -123,6 +149,16 @@ class Roles:
             runs = OF_CLUSTER if self._settings.clustered else OF_FOLDER
             await runs[role](service)
 
+    def _raise_of(self, role: Role, task: asyncio.Task[None]) -> None:
+        """Raise why a role failed: an error of the engine, or of the system, as it is."""
+        error = task.exception()
+        if error is None:
+            return
+        self._told.add(role)
+        if isinstance(error, EngineError | OSError) or not is_expected(error):
+            raise error
+        raise RoleEnded(f"{role.value}: {line_of(error)}") from error
+
     def _lacking(self) -> str:
         here = {role.value: "starting" for role in self._roles if role not in self._serving}
         return ", ".join(f"{name} is {state}" for name, state in {**here, **self.others}.items())
@@ -138,6 +174,6 @@ class Roles:
                 running.discard(task)
                 told = self._ends[role].is_set()
                 if not (told and task.cancelled()):
-                    task.result()
+                    self._raise_of(role, task)
                 if not told:
                     raise RoleEnded(f"{role.value} ended by itself")

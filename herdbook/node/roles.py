@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Final
 
 import msgspec
 
+from engine.errors import FolderError
 from engine.folder.modes import make_own
 from engine.ports.metrics import NO_METRICS, Metrics
 from herdbook.finding import Configuration
@@ -27,6 +28,7 @@ if TYPE_CHECKING:
     from engine.repair.settings import RepairSettings
     from engine.server import BookieServer
     from herd.nodes import Node
+    from herdbook.http.serving import HttpServerSettings
     from herdbook.node.opening import FolderOpening, OpenFolder
 
 Serving = Callable[[str], None]
@@ -53,7 +55,10 @@ CLIENT_FILE: Final = "client.toml"
 
 
 def write_client_file(settings: NodeSettings) -> Path:
-    """The configuration by which this machine's clients reach the node's cluster."""
+    """The configuration by which this machine's clients reach the node's cluster.
+
+    Raises `FolderError` if the node's own folder, which was made at its start, is gone.
+    """
     told = {"url": settings.store, "wire": settings.wire}
     lines = [f"{name} = {toml_value(value)}" for name, value in told.items()]
     for name in ("security", "zookeeper", "audit"):
@@ -61,7 +66,11 @@ def write_client_file(settings: NodeSettings) -> Path:
         table = msgspec.structs.asdict(getattr(settings, name))
         lines += [f"{key} = {toml_value(value)}" for key, value in table.items() if value]
     file = settings.own_folder / CLIENT_FILE
-    make_own(file.parent)
+    if not file.parent.is_dir():
+        raise FolderError(
+            f"{settings.data} is gone, or lacks the node's own folder: mount its disk; nothing is "
+            "made there while the node runs"
+        )
     # Each process of a node writes it, several at once.
     new = file.with_suffix(f".{os.getpid()}.new")
     new.write_text("\n".join(lines) + "\n", encoding="utf-8")
@@ -79,7 +88,7 @@ async def _bookie(service: Service) -> None:
     from herdbook.bookie_cluster import ClusterDoor
 
     settings = service.settings
-    table, configuration = settings.bookie, _configuration(settings)
+    table, configuration = settings.bookie, configuration_of(settings)
     folders, bounds = settings.bookie_folders(), settings.bounds
     door = ClusterDoor(
         parse_url(settings.url), configuration.make_zookeeper(), folders, _logger.info
@@ -182,7 +191,7 @@ async def _herd(service: Service) -> None:
             data.absolute(),
             client,
             herd,
-            security=_configuration(settings).make_security(),
+            security=configuration_of(settings).make_security(),
             metrics=metrics,
             started=started,
             ended=service.ended,
@@ -234,23 +243,30 @@ async def _broker(service: Service) -> None:
         )
 
 
-async def _http(service: Service) -> None:
-    from herdbook.http.serving import HttpServerSettings, serve_http
+def http_settings(settings: NodeSettings, once: str = "") -> "HttpServerSettings":
+    """What the HTTP of a node is told. `once`: a ticket for one login."""
+    from herdbook.http.serving import HttpServerSettings
     from herdbook.http.settings import WebSettings
 
-    settings = service.settings
     table = settings.http
     reached = settings.reached(table.listen, "")
     scheme = "https" if table.certificate else "http"
-    served = HttpServerSettings(
+    return HttpServerSettings(
         listen=table.listen,
         advertise=table.advertise or (f"{scheme}://{reached}" if _fixed(reached) else ""),
         certificate=Path(table.certificate) if table.certificate else None,
         private_key=Path(table.private_key) if table.private_key else None,
         insecure=settings.insecure,
         proxies=table.proxies,
-        web=WebSettings(names=table.hosts, open_metrics=table.open_metrics, once=service.once),
+        web=WebSettings(names=table.hosts, open_metrics=table.open_metrics, once=once),
     )
+
+
+async def _http(service: Service) -> None:
+    from herdbook.http.serving import serve_http
+
+    settings = service.settings
+    served = http_settings(settings, service.once)
     async with _opened(service) as opened:
         await serve_http(
             settings.store,
@@ -298,7 +314,8 @@ def _fixed(address: str) -> bool:
     return not address.endswith(":0")
 
 
-def _configuration(settings: NodeSettings) -> Configuration:
+def configuration_of(settings: NodeSettings) -> Configuration:
+    """What clients of this machine are told of the node's cluster."""
     return Configuration(
         url=settings.url,
         wire=settings.wire,

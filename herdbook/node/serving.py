@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from engine.errors import FolderLocked, InvalidRequest
-from engine.folder.lock import FolderLock
+from engine.folder.lock import FolderLock, is_locked
 from engine.folder.modes import close_to_others
 from engine.ports.clock import SystemClock
 from engine.transport.address import parse_host_port
@@ -73,16 +73,28 @@ def refuse_taken(settings: NodeSettings) -> None:
     """
     taken = []
     for key, _, address in listeners(settings):
-        host, port = parse_host_port(address)
-        family = socket.AF_INET6 if ":" in host else socket.AF_INET
         try:
-            if port:
-                socket.create_server((host, port), family=family).close()
-        except OSError as error:
-            if error.errno == errno.EADDRINUSE:
-                taken.append(f"{address} is in use: name another, --set {key}=HOST:PORT")
+            listen_once(key, address)
+        except InvalidRequest as error:
+            taken.append(str(error))
+        except OSError:
+            continue
     if taken:
         raise InvalidRequest("; ".join(taken))
+
+
+def listen_once(key: str, address: str) -> None:
+    """Listen at an address for a moment. Raises `InvalidRequest` where somebody else does so,
+    `OSError` where one cannot."""
+    host, port = parse_host_port(address)
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    try:
+        socket.create_server((host, port), family=family).close()
+    except OSError as error:
+        if error.errno != errno.EADDRINUSE:
+            raise
+        taken = f"{address} is in use: name another, --set {key}=HOST:PORT"
+        raise InvalidRequest(taken) from error
 
 
 async def _until_free(settings: NodeSettings, patience_s: float) -> None:
@@ -196,6 +208,16 @@ async def _beside(work: Coroutine[Any, Any, None]) -> AsyncIterator[None]:
         task.cancel()
 
 
+def refuse_running(folder: Path) -> None:
+    """Raise `FolderLocked` for the own folder of a node that runs. Nothing is made by looking."""
+    if is_locked(folder):
+        raise FolderLocked(_runs(folder))
+
+
+def _runs(folder: Path) -> str:
+    return f"{folder.parent} has a node that runs: stop that one first"
+
+
 @contextmanager
 def locked(folder: Path) -> Iterator[None]:
     """Hold a node's folder, and close what it is in to others. Raises `FolderLocked`."""
@@ -203,6 +225,6 @@ def locked(folder: Path) -> Iterator[None]:
         lock = FolderLock.of(folder)
         stack.callback(lock.close)
         if not lock.try_take():
-            raise FolderLocked(f"{folder.parent} has a node that runs: stop that one first")
+            raise FolderLocked(_runs(folder))
         close_to_others(folder.parent)
         yield

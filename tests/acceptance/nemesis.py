@@ -11,12 +11,13 @@ Invariants:
 import asyncio
 import random
 from collections.abc import Awaitable, Callable
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Final
 
 from engine.connecting import Connection
-from engine.errors import MetadataUnavailable, Unavailable
-from engine.metadata.bookies import LOST, Bookies
+from engine.errors import KeyExists, MetadataUnavailable, Unavailable
+from engine.metadata.bookies import DECOMMISSIONS, LOST, Bookies
 from herdbook.zookeeper_server import ZooKeeperServer
 from tests.acceptance.chronicle import Chronicle
 from tests.acceptance.full_disk import SmallDisk
@@ -161,6 +162,11 @@ class Nemesis:
         machine.kill()
         machine.wipe()
         await self._go_on(50)
+        # Without that the empty folder could be a disk that is not mounted.
+        for bookie_id, place in (await self._bookies.places()).items():
+            if place.host == machine.name:
+                with suppress(KeyExists):
+                    await self._client.store.create(f"{DECOMMISSIONS}/{bookie_id}", b"it is wiped")
         machine.start()
         await self.everybody_serves()
 

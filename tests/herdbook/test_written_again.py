@@ -24,7 +24,7 @@ def harm(bookie: Path, ledger_id: int) -> None:
     """Flip a bit of the last byte of the ledger's first run."""
     with quiet_folders([bookie]) as (folder,):
         line = next(one for one in dump_folder(folder, ledger_id=ledger_id) if one["kind"] == "RUN")
-    segment = sorted((bookie / "journal").iterdir())[int(str(line["segment"])) - 1]
+    segment = sorted((bookie / "journal").glob("*.segment"))[int(str(line["segment"])) - 1]
     data = bytearray(segment.read_bytes())
     data[int(str(line["offset"])) + int(str(line["size_bytes"])) - 1] ^= 1
     segment.write_bytes(data)

@@ -200,6 +200,49 @@ METADATA_MUTANTS: Final = (
         ),
     ),
     Mutant(
+        "an-empty-folder-makes-a-new-bookie",
+        "an empty folder where a bookie has its data is refused",
+        "engine/metadata/bookies.py",
+        "        if not expected:\n            return\n",
+        "        return\n",
+        by_test(
+            "engine/test_lost_folders.py",
+            "test_an_empty_folder_where_a_bookie_has_its_data_is_refused_and_stays_empty",
+        ),
+    ),
+    Mutant(
+        "a-copy-starts-beside-the-running-original",
+        "a copy of a folder whose bookie runs elsewhere does not start",
+        "engine/server.py",
+        "        if await listens(found.address):",
+        "        if False:",
+        by_test(
+            "engine/test_lost_folders.py",
+            "test_a_copy_of_a_running_bookies_folder_does_not_start_elsewhere",
+        ),
+    ),
+    Mutant(
+        "a-new-journal-is-taken-for-the-old-one",
+        "a bookie without its journal does not start",
+        "engine/bookie/folder.py",
+        "identity.boot and not _has_journal(disk, identity):",
+        "False:",
+        by_test(
+            "engine/test_lost_folders.py", "test_a_bookie_whose_journal_is_gone_does_not_start"
+        ),
+    ),
+    Mutant(
+        "a-disk-is-used-below-its-mount-point",
+        "nothing is made in place of a root that vanished",
+        "engine/ports/system_disk.py",
+        "if self._identity is not None and self._look() != self._identity:",
+        "if self._look() is None:",
+        by_test(
+            "engine/test_lost_folders.py",
+            "test_a_disk_makes_nothing_below_a_root_that_vanished",
+        ),
+    ),
+    Mutant(
         "a-refused-mark-is-swallowed",
         "a bookie stops when it learns of a copy of its folder",
         "engine/bookie/marking.py",

@@ -160,7 +160,7 @@ def test_a_node_is_told_of_each_secret_that_others_may_read(tmp_path: Path) -> N
 @pytest.mark.usefixtures("as_user")
 def test_serve_check_refuses_a_secret_that_others_may_read(tmp_path: Path) -> None:
     file = written(tmp_path, 0o644)
-    words = ["serve", "--data", str(tmp_path / "data"), "--check"]
+    words = ["serve", "--data", str(tmp_path / "data"), "--role", "bookie", "--check"]
     words += ["--set", f"security.secret_file={file}"]
     answer = CliRunner().invoke(app, words)
     assert answer.exit_code == 2

@@ -178,7 +178,7 @@ class House:
 
     def segment(self) -> bytearray:
         """The bytes of the newest segment, to do harm to."""
-        name = max(name for name in self.disk._names if name.startswith("journal/"))
+        name = max(name for name in self.disk._names if name.endswith(".segment"))
         return self.disk._names[name].data
 
 

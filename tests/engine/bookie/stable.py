@@ -139,6 +139,10 @@ class Stable:
         self.index.crash()
         return await self.start()
 
+    def segments(self) -> list[str]:
+        """The names of the journal's segments."""
+        return [name for name in self.disk.names("journal") if name.endswith(".segment")]
+
     def hold(self) -> None:
         """Stop the journal's thread before its next batch."""
         self.workers.threads["journal"].held = True

@@ -185,7 +185,7 @@ async def test_a_roll_that_cannot_cut_the_zeros_off_goes_back_to_the_very_end(
         refused = await append(service, run_of(7, 1, 2, size=1_000))
         assert refused.status is Status.READ_ONLY
     assert service.storage.journal.end == end and yard.disk.size(name_of(1)) == end.offset
-    assert yard.disk.names("journal") == [name_of(1).rpartition("/")[2]]
+    assert yard.segments() == [name_of(1).rpartition("/")[2]]
     assert (await service.fence(7, KEY)).status is Status.OK
     service = await yard.crash()
     assert await read_all(service, 7, 0, 0) == [0]

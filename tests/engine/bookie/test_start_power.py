@@ -120,7 +120,7 @@ async def test_a_roll_that_found_the_disk_full_leaves_marks_to_the_old_segment()
     yard.disk.total_bytes -= yard.disk.room_bytes() - 700
     yard.disk.space = lambda: Space(1 << 40, 1 << 40)  # type: ignore[method-assign]
     refused = await append(service, run_of(7, 8, 13, size=400))
-    assert refused.status is Status.READ_ONLY and yard.disk.names("journal") == [name_of(1)[8:]]
+    assert refused.status is Status.READ_ONLY and yard.segments() == [name_of(1)[8:]]
     await service.close()
     service = await yard.start()
     assert await read_all(service, 7, 0, 7) == list(range(8))

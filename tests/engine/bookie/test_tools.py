@@ -68,7 +68,7 @@ def check(path: Path) -> CheckReport:
 
 
 def segments(bookie: Path) -> list[Path]:
-    return sorted((bookie / "journal").iterdir())
+    return sorted((bookie / "journal").glob("*.segment"))
 
 
 def reasons(report: CheckReport) -> str:

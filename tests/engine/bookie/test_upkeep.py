@@ -132,7 +132,7 @@ async def barn(
 
 
 def segments(root: Path) -> list[str]:
-    return sorted(one.name for one in (root / "journal").iterdir())
+    return sorted(one.name for one in (root / "journal").glob("*.segment"))
 
 
 async def test_space_of_a_deleted_ledger_comes_back_and_stays_back(tmp_path: Path) -> None:

@@ -186,7 +186,7 @@ class Yard:
         raise AssertionError(f"nothing at {place}")
 
     def segments(self) -> list[str]:
-        return self.disk.names("journal")
+        return [name for name in self.disk.names("journal") if name.endswith(".segment")]
 
 
 def _items_of(record: Record, at: Position) -> list[Item]:

@@ -81,7 +81,7 @@ async def test_a_bookie_of_another_cluster_is_refused_and_unchanged(tmp_path: Pa
     for name in ("a", "b"):
         async with engine.open(tmp_path / name):
             pass
-    shutil.rmtree(tmp_path / "a" / "bookie-1")
+    (tmp_path / "a" / "bookie-1").rename(tmp_path / "right")
     shutil.copytree(tmp_path / "b" / "bookie-1", tmp_path / "a" / "bookie-1")
     before = everything(tmp_path / "a")
     await assert_refused(tmp_path / "a", FolderMismatch, "belongs to cluster")
@@ -89,6 +89,7 @@ async def test_a_bookie_of_another_cluster_is_refused_and_unchanged(tmp_path: Pa
     assert after["bookie-1/identity"] == before["bookie-1/identity"]
     # The lock is free again, and the right folder opens.
     shutil.rmtree(tmp_path / "a" / "bookie-1")
+    (tmp_path / "right").rename(tmp_path / "a" / "bookie-1")
     async with engine.open(tmp_path / "a") as client:
         assert client.owner
 

@@ -3,7 +3,7 @@
 import pytest
 
 from engine.errors import InvalidRequest, NotEnoughBookies
-from engine.metadata.bookies import DECOMMISSIONS, LOST
+from engine.metadata.bookies import DECOMMISSIONS, LOST, FolderPlace
 from engine.repair.forgetting import forget
 from engine.repair.status import repair_status
 from tests.engine.repair.yard import Yard
@@ -13,8 +13,10 @@ async def test_a_forgotten_bookie_is_in_no_list_and_gets_no_ledger() -> None:
     yard = await Yard.of(3)
     await yard.lose("b2")
     await yard.store.create("/garbage/b2", b"{}")
+    await yard.registry.keep_place("b2", FolderPlace("barn", "/disk-2/bookie"))
     await forget(yard.workshop(), "b2")
     assert await yard.store.children("/garbage") == []
+    assert await yard.registry.places() == {}
     assert await yard.registry.known() == ["b0", "b1"]
     status = await repair_status(yard.store)
     assert (status.lost_bookies, status.leaving_bookies) == ((), ())

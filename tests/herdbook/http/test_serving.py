@@ -1,6 +1,7 @@
 """The node's HTTP as a process of its own: over TLS, with the users of its store, to its end."""
 
 import asyncio
+import logging
 import signal
 import socket
 import ssl
@@ -13,13 +14,20 @@ from typing import Any
 
 import httpx
 import pytest
+from starlette.responses import Response
 
 import herdbook
-from engine.access.principal import Grant
+from engine.access.principal import Grant, Principal
 from engine.errors import InvalidRequest
+from herd.errors import LeaderUnavailable
+from herdbook.access import authenticator
+from herdbook.access.authenticator import StoreAuthenticator
 from herdbook.access.opening import users_of
-from herdbook.http.serving import HttpServerSettings, serve_http
+from herdbook.http import serving as serving_http
+from herdbook.http.app import Shell
+from herdbook.http.serving import FirstUser, HttpServerSettings, serve_http
 from herdbook.http_listening import listening_at
+from herdbook.node.opening import open_to_serve
 from tests.engine.transport.certificates import Authority
 from tests.herdbook.http.yard import API
 
@@ -117,10 +125,64 @@ async def test_it_does_not_serve_strangers_by_accident(tmp_path: Path) -> None:
     settings = HttpServerSettings("0.0.0.0:0", "", "", signed.certificate, signed.private_key)
     with pytest.raises(InvalidRequest, match="anybody who reaches"):
         (tmp_path / "open").mkdir()
-        await serve_http(str(tmp_path / "open"), settings, ended=asyncio.Event())
+        await serve_http(str(tmp_path / "open"), settings, None, ended=asyncio.Event())
     with socket.create_server(("127.0.0.1", 0)) as taken:
         at = f"127.0.0.1:{taken.getsockname()[1]}"
         assert "cannot listen" in await refused(listen=at)
+
+
+async def test_without_users_it_answers_only_about_its_health_until_there_is_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    # As at an address that other machines reach.
+    monkeypatch.setattr(serving_http, "is_loopback", lambda host: False)
+    monkeypatch.setattr(serving_http, "_LOOK_S", 0.05)
+    monkeypatch.setattr(authenticator, "FRESH_S", 0.05)
+    caplog.set_level(logging.INFO, "herdbook")
+    signed = Authority(tmp_path, "ca").sign("server")
+    settings = HttpServerSettings("127.0.0.1:0", "", "", signed.certificate, signed.private_key)
+    ended, began = asyncio.Event(), asyncio.get_running_loop().create_future()
+    folder = tmp_path / "store"
+    async with open_to_serve(folder, {}, ()) as opened:
+        running = asyncio.ensure_future(
+            serve_http(str(folder), settings, opened=opened, started=began.set_result, ended=ended)
+        )
+        await asyncio.wait((running, began), return_when=asyncio.FIRST_COMPLETED)
+        trusting = ssl.create_default_context(cafile=tmp_path / "ca.pem")
+        async with httpx.AsyncClient(verify=trusting, base_url=began.result().url) as client:
+            for path in ("/", "/login?once=x", "/metrics", f"{API}/me", f"{API}/buckets"):
+                reply = await client.get(path)
+                assert reply.status_code == 503 and reply.json()["error"]["code"] == "no_users"
+                assert "herdbook user add" in reply.text and "Retry-After" in reply.headers
+            for path in ("/health/live", "/health/ready", "/healthz"):
+                assert (await client.get(path)).status_code == 200
+            rows = (await users_of(opened.book)).rows
+            await rows.add("elsa", "elsa-moo-99", admin=True)
+            async with asyncio.timeout(20):
+                while (await client.get(f"{API}/me")).status_code == 503:
+                    continue
+            assert (await client.get(f"{API}/me")).status_code == 401
+            known = await client.get(f"{API}/me", auth=("elsa", "elsa-moo-99"))
+            assert known.json()["admin"] is True
+        ended.set()
+        await running
+    waits = [each for each in caplog.messages if "serves nobody yet" in each]
+    assert len(waits) == 1 and "herdbook user add" in waits[0]
+    assert any("serves now" in each for each in caplog.messages)
+
+
+async def test_it_waits_where_users_cannot_be_read_and_says_why(tmp_path: Path) -> None:
+    class Silent(StoreAuthenticator):
+        def __init__(self) -> None:
+            pass
+
+        async def anonymous(self) -> Principal:
+            raise LeaderUnavailable("nobody leads the tablespace system")
+
+    shell = Shell(Response("moo"), gate=None)  # type: ignore[arg-type]
+    assert not await FirstUser(shell, Silent(), "0.0.0.0:7380").there()
+    assert shell.closed is not None and shell.closed.status == 503
+    assert "nobody leads the tablespace system" in shell.closed.message
 
 
 def test_a_small_reply_does_not_wait_for_an_acknowledgement() -> None:

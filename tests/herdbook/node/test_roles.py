@@ -7,7 +7,12 @@ from pathlib import Path
 
 import pytest
 
+from blobit.errors import BlobNotFound
+from broker.errors import SubmitRefused
+from engine.errors import EngineError, FolderError, InvalidRequest
 from engine.metadata.zookeeper import ZooKeeperStore
+from herd.errors import LeaderUnavailable
+from herdbook.node import here
 from herdbook.node.roles import OF_CLUSTER, Service, write_client_file
 from herdbook.node.settings import NodeSettings, RepairTable, Role
 from herdbook.zookeeper_server import free_port
@@ -50,6 +55,7 @@ def test_processes_of_a_node_that_write_its_clients_file_at_once_do_not_meet(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     settings = NodeSettings(data=str(tmp_path), url="herdbook://127.0.0.1:2181/herd")
+    settings.own_folder.mkdir()
     replace = Path.replace
 
     def another_is_quicker(new: Path, file: Path) -> Path:
@@ -62,3 +68,50 @@ def test_processes_of_a_node_that_write_its_clients_file_at_once_do_not_meet(
     file = write_client_file(settings)
     assert 'url = "herdbook://127.0.0.1:2181/herd"' in file.read_text()
     assert [path.name for path in file.parent.iterdir()] == [file.name]
+
+
+def test_a_nodes_folder_that_vanished_is_not_made_anew(tmp_path: Path) -> None:
+    settings = NodeSettings(data=str(tmp_path / "disk"), url="herdbook://127.0.0.1:2181/herd")
+    for mount_point in (False, True):
+        if mount_point:
+            (tmp_path / "disk").mkdir()
+        with pytest.raises(FolderError, match=r"disk is gone.*mount"):
+            write_client_file(settings)
+    assert not any((tmp_path / "disk").iterdir())
+
+
+ERRORS = (
+    LeaderUnavailable("nobody leads", hint="wait"),
+    BlobNotFound("there is no moo"),
+    SubmitRefused("the herd is full"),
+    InvalidRequest("a port of\nanother"),
+    OSError(5, "the disk is gone"),
+)
+
+
+@pytest.mark.parametrize("error", ERRORS, ids=lambda each: type(each).__name__)
+async def test_a_role_that_fails_is_told_in_one_line_and_not_by_a_traceback(
+    error: Exception,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    async def fails(service: Service) -> None:
+        raise error
+
+    async def fails_at_its_end(service: Service) -> None:
+        service.serving("here")
+        await service.ended.wait()
+        raise LeaderUnavailable("nobody leads any more")
+
+    monkeypatch.setattr(here, "OF_CLUSTER", {Role.BOOKIE: fails_at_its_end, Role.HTTP: fails})
+    monkeypatch.setattr(os, "environ", dict(os.environ))
+    settings = NodeSettings(data=str(tmp_path), url="herdbook://127.0.0.1:2181/herd")
+    settings.own_folder.mkdir()
+    roles = here.Roles(settings, (Role.BOOKIE, Role.HTTP), lambda role, at: None)
+    with pytest.raises((EngineError, OSError)) as raised:
+        await roles.run(asyncio.Event())
+    line = here.line_of(raised.value)
+    assert " ".join(str(error).split()) in line and "\n" not in line
+    assert "bookie ended: LeaderUnavailable: nobody leads any more" in caplog.text
+    assert not any(each.exc_info for each in caplog.records)
