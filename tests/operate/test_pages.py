@@ -179,7 +179,7 @@ def in_step(said: str) -> bool:
 
 
 def test_a_machine_that_died_is_replaced_by_an_empty_one(machines: Machines) -> None:
-    look, forget = blocks(DEAD)
+    look, lose, forget = blocks(DEAD)
     bookies, status = commands(look)
     load = Load(machines)
     with load:
@@ -189,6 +189,9 @@ def test_a_machine_that_died_is_replaced_by_an_empty_one(machines: Machines) -> 
         gone = [each for line in said.splitlines() if "away" in line for each in ids(line)]
         machines.until(status, lambda said: all(each in said for each in gone))
         (machines.tree(2) / "var/lib/herdbook").mkdir(mode=0o700)
+        [loses] = commands(lose)
+        for each in gone:
+            machines.run(loses.replace("5f2c6e01a3b4", each))
         machines.run("systemctl start herdbook", 2)
         machines.until(status, nothing_waits)
         machines.until("herdbook herd tablespaces", in_step, 90)
