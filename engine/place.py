@@ -23,12 +23,13 @@ import threading
 from collections.abc import AsyncIterator, Callable, Coroutine
 from concurrent.futures import Future
 from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, Generic, Literal, TypeVar
 
 import msgspec
 
-from engine.access.secret_files import why_open
+from engine.access.secret_files import secret_in, shared_secrets_in
 from engine.access.shown import ShownToken
 from engine.errors import FolderError, InvalidRequest
 from engine.ledger.client import LedgerClient
@@ -120,13 +121,20 @@ class Place(msgspec.Struct, frozen=True, kw_only=True):
         """
         from engine.transport.security import Security
 
+        return Security.renewed(partial(self._read_security, login))
+
+    def _read_security(self, login: bool) -> "Security":
+        from engine.transport.security import Security
+
+        secret, other = shared_secrets_in(_path(self.secret_file))
         password = _content(self.password_file if login and self.user else "").decode()
         return Security(
             user=self.user if login else "",
             password=password,
             token=_content(self.token_file if login and not self.user else "").decode(),
             read_token=_shown_at(self) if self.renewed else self.token,
-            secret=_content(self.secret_file),
+            secret=secret,
+            other_secret=other,
             certificate=_path(self.certificate),
             private_key=_path(self.private_key),
             authorities=_path(self.authorities),
@@ -312,14 +320,4 @@ def _path(name: str) -> Path | None:
 
 
 def _content(name: str) -> bytes:
-    """A secret in a file, without the white space that editors put behind it."""
-    if not name:
-        return b""
-    try:
-        why = why_open(Path(name))
-        content = Path(name).read_bytes().strip()
-    except OSError as error:
-        raise InvalidRequest(f"{name} cannot be read on this machine: {error.strerror}") from error
-    if why:
-        raise InvalidRequest(why)
-    return content
+    return secret_in(_path(name))

@@ -12,7 +12,7 @@ is spoken to stands in the configuration file whichever of the three named it:
     url = "herdbook://zookeeper-1:2181,zookeeper-2:2181/prod"
     wire = "framed"                        # or "grpc"
     [security]
-    secret_file = "/etc/herdbook/secret"   # at least 16 bytes, white space around them aside
+    secret_file = "/etc/herdbook/secret"   # a line of at least 16 bytes; a second one is accepted
     certificate = "client.pem"             # paths are relative to the configuration file
     private_key = "client.key"
     authorities = "authorities.pem"
@@ -34,12 +34,13 @@ import os
 import tomllib
 from collections.abc import AsyncIterator, Iterator, Mapping
 from contextlib import asynccontextmanager, contextmanager
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, Literal, NamedTuple
 
 import msgspec
 
-from engine.access.secret_files import secret_in
+from engine.access.secret_files import secret_in, shared_secrets_in
 from engine.errors import InvalidRequest
 from engine.metadata.cluster_url import SCHEME, parse_url
 
@@ -118,16 +119,24 @@ class Configuration(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     def make_security(self, login: Login | None = None) -> "Security":
         """Secret, certificates, and the login: that one, else the environment's, else the file's.
 
-        Raises `InvalidRequest` for files that cannot be read.
+        Their files are read again when the process is told to. Raises `InvalidRequest` for files
+        that cannot be read.
         """
         from engine.transport.security import Security
 
+        return Security.renewed(partial(self._read_security, login))
+
+    def _read_security(self, login: Login | None) -> "Security":
+        from engine.transport.security import Security
+
+        secret, other = shared_secrets_in(self.path(self.security.secret_file))
         table, who = self.security, login or self._login(os.environ)
         return Security(
             user=who.user,
             password=who.password,
             token=who.token,
-            secret=secret_in(self.path(table.secret_file)),
+            secret=secret,
+            other_secret=other,
             certificate=self.path(table.certificate),
             private_key=self.path(table.private_key),
             authorities=self.path(table.authorities),

@@ -18,8 +18,8 @@ from typing import TYPE_CHECKING, Annotated, Final
 
 import typer
 
-from engine.access.secret_files import secret_in
-from engine.errors import EngineError, InvalidRequest
+from engine.access.secret_files import secret_in, shared_secrets_in
+from engine.errors import EngineError
 from herdbook.cli.late import Late, late
 from herdbook.cli.store import refuse_url_as_data
 
@@ -226,17 +226,11 @@ def security_of(
     """Security from files. Raises `InvalidRequest` for a secret that cannot be read."""
     from engine.transport.security import Security
 
-    return Security(_content(secret_file), certificate, private_key, authorities)
+    def read() -> Security:
+        secret, other = shared_secrets_in(secret_file)
+        return Security(secret, certificate, private_key, authorities, other_secret=other)
 
-
-def _content(file: Path | None) -> bytes:
-    """What is in a file, without white space around it; nothing without a file."""
-    if file is None:
-        return b""
-    content = secret_in(file)
-    if not content:
-        raise InvalidRequest(f"{file} is empty")
-    return content
+    return Security.renewed(read)
 
 
 def _door(
@@ -248,7 +242,7 @@ def _door(
     from herdbook.bookie_cluster import ClusterDoor
 
     where = parse_url(SCHEME + zookeeper.removeprefix(SCHEME))
-    settings = ZooKeeperSettings(user=user, password=_content(password_file).decode())
+    settings = ZooKeeperSettings(user=user, password=secret_in(password_file).decode())
     if security.on and not user:
         _say_aside(OPEN_ZOOKEEPER)
     return ClusterDoor(where, settings, data, _say_aside)

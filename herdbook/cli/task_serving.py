@@ -74,12 +74,12 @@ def serve(
     """Serve the HTTP interfaces of a folder's broker, or as a broker of a cluster."""
     from broker.errors import BrokerError
     from engine.folder.modes import write_for_ourselves
-    from herdbook.task_server import TaskServerSettings, read_users, serve_tasks
+    from herdbook.task_server import TaskServerSettings, renewed_users, serve_tasks
 
     write_for_ourselves()
 
     async def work() -> None:
-        known = read_users(users) if users is not None else ()
+        known = renewed_users(users) if users is not None else ()
         settings = TaskServerSettings(
             listen,
             grpc,

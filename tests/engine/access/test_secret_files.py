@@ -111,9 +111,10 @@ def test_each_that_reads_a_secret_refuses_one_that_others_may_read(
 @pytest.mark.usefixtures("as_user")
 def test_a_private_key_that_others_may_read_opens_no_wire(tmp_path: Path) -> None:
     signed = Authority(tmp_path, "barn").sign("node")
-    security = Security(certificate=signed.certificate, private_key=signed.private_key)
-    assert security.server_context() is not None
+    files = signed.certificate, signed.private_key
+    assert Security(b"", *files).server_context() is not None
     signed.private_key.chmod(0o644)
+    security = Security(b"", *files)
     for context in (security.server_context, security.client_context):
         with pytest.raises(InvalidRequest, match=r"chmod 600 .*node\.key"):
             context()
