@@ -19,7 +19,7 @@ _OTHERS: Final = 0o077
 _GROUP_READS: Final = 0o040
 _ROOT: Final = 0
 _SECRETS_MAX: Final = 2
-_pipes: Final[dict[tuple[int, int], bytes]] = {}
+_pipes: Final[dict[tuple[Path, int, int], bytes]] = {}
 
 
 def check_closed(file: Path) -> None:
@@ -60,7 +60,7 @@ def secret_in(file: Path | None) -> bytes:
         if stat.S_ISREG(found.st_mode):
             content = file.read_bytes().strip()
         else:
-            pipe = (found.st_dev, found.st_ino)
+            pipe = (file, found.st_dev, found.st_ino)
             content = _pipes.get(pipe) or _pipes.setdefault(pipe, file.read_bytes().strip())
     except OSError as error:
         raise InvalidRequest(f"{file} cannot be read: {error.strerror}") from error
