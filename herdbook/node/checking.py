@@ -11,12 +11,13 @@ from itertools import combinations
 from pathlib import Path
 from typing import Any, Final
 
-from engine.access.secret_files import why_open
+from engine.access.secret_files import shared_secrets_in, why_open
 from engine.errors import InvalidRequest
 from engine.folder.naming import refuse_url
 from engine.metadata.cluster_url import SCHEME, parse_url
 from engine.ports.system_latency import CpuLatency
 from engine.transport.address import is_loopback, parse_host_port
+from engine.transport.security import Security
 from herdbook.http_proxies import Proxies
 from herdbook.node.reading import KEYS, gather
 from herdbook.node.settings import (
@@ -180,6 +181,11 @@ def _files(settings: NodeSettings) -> Iterator[str]:
                     continue
             if key.rpartition(".")[2] in SECRETS and (why := why_open(Path(value))):
                 yield f"{key}: {why}"
+            elif key == "security.secret_file":
+                secret, other = shared_secrets_in(Path(value))
+                Security(secret, other_secret=other)
+        except InvalidRequest as error:
+            yield f"{key}: {error}"
         except OSError as error:
             yield f"{key}: {value} cannot be read: {error.strerror}"
 
