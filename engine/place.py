@@ -73,6 +73,9 @@ class Place(msgspec.Struct, frozen=True, kw_only=True):
     authorities: str = ""
     zookeeper_user: str = ""
     zookeeper_password_file: str = ""
+    zookeeper_authorities: str = ""
+    zookeeper_certificate: str = ""
+    zookeeper_private_key: str = ""
     user: str = ""
     password_file: str = ""
     token_file: str = ""
@@ -143,9 +146,16 @@ class Place(msgspec.Struct, frozen=True, kw_only=True):
     def make_zookeeper(self) -> "ZooKeeperSettings":
         """Credentials of ZooKeeper. Raises `InvalidRequest` for a file that cannot be read here."""
         from engine.metadata.zookeeper_settings import ZooKeeperSettings
+        from engine.transport.security import Security
 
         password = _content(self.zookeeper_password_file).decode()
-        return ZooKeeperSettings(user=self.zookeeper_user, password=password)
+        tls = Security(
+            b"",
+            _path(self.zookeeper_certificate),
+            _path(self.zookeeper_private_key),
+            _path(self.zookeeper_authorities),
+        )
+        return ZooKeeperSettings(user=self.zookeeper_user, password=password, tls=tls)
 
 
 @asynccontextmanager

@@ -22,6 +22,7 @@ is spoken to stands in the configuration file whichever of the three named it:
     [zookeeper]
     user = "herdbook"
     password_file = "zookeeper-password"
+    authorities = "zookeeper-authorities.pem"   # TLS; certificate and private_key, if it asks
 
 `HERDBOOK_USER` with `HERDBOOK_PASSWORD_FILE`, or `HERDBOOK_TOKEN`, count more than `[login]`.
 
@@ -95,10 +96,13 @@ class Login(NamedTuple):
 
 
 class ZooKeeperTable(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """What the table `[zookeeper]` may say."""
+    """What the table `[zookeeper]` may say: a digest's user, and with authorities TLS."""
 
     user: str = ""
     password_file: str = ""
+    authorities: str = ""
+    certificate: str = ""
+    private_key: str = ""
 
 
 class Configuration(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -165,8 +169,19 @@ class Configuration(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         """Credentials of ZooKeeper. Raises `InvalidRequest` for files that cannot be read."""
         from engine.metadata.zookeeper_settings import ZooKeeperSettings
 
-        password = secret_in(self.path(self.zookeeper.password_file)).decode()
-        return ZooKeeperSettings(user=self.zookeeper.user, password=password)
+        table = self.zookeeper
+        password = secret_in(self.path(table.password_file)).decode()
+        files = map(self.path, (table.certificate, table.private_key, table.authorities))
+        return ZooKeeperSettings(user=table.user, password=password, tls=tls_of(*files))
+
+
+def tls_of(
+    certificate: Path | None, private_key: Path | None, authorities: Path | None
+) -> "Security":
+    """TLS to ZooKeeper. Raises `InvalidRequest` for files that do not go together."""
+    from engine.transport.security import Security
+
+    return Security.renewed(lambda: Security(b"", certificate, private_key, authorities))
 
 
 def login_of(

@@ -18,10 +18,11 @@ from typing import TYPE_CHECKING, Annotated, Final
 
 import typer
 
-from engine.access.secret_files import secret_in, shared_secrets_in
+from engine.access.secret_files import shared_secrets_in
 from engine.errors import EngineError
 from herdbook.cli.late import Late, late
 from herdbook.cli.store import refuse_url_as_data
+from herdbook.finding import Configuration, ZooKeeperTable
 
 if TYPE_CHECKING:
     from engine.access.audit import Audit
@@ -84,6 +85,14 @@ ZooKeeperUser = Annotated[str, typer.Option(help="Who this is to ZooKeeper: a di
 ZooKeeperPassword = Annotated[
     Path | None, typer.Option(help="A file with the password of that user.")
 ]
+ZooKeeperAuthorities = Annotated[
+    Path | None,
+    typer.Option(help="Who signs ZooKeeper's certificates, PEM: it is reached over TLS."),
+]
+ZooKeeperCertificate = Annotated[
+    Path | None, typer.Option(help="What is shown to a ZooKeeper that asks for a certificate, PEM.")
+]
+ZooKeeperKey = Annotated[Path | None, typer.Option(help="That certificate's key, PEM.")]
 Listen = Annotated[str, typer.Option(help="Where clients reach the bookies: HOST:PORT.")]
 Grpc = Annotated[str, typer.Option(help="Where gRPC clients do: HOST:PORT. Default: no gRPC.")]
 Advertise = Annotated[
@@ -156,6 +165,9 @@ def bookie(
     repair_grace_ms: RepairGrace = None,
     zookeeper_user: ZooKeeperUser = "",
     zookeeper_password_file: ZooKeeperPassword = None,
+    zookeeper_authorities: ZooKeeperAuthorities = None,
+    zookeeper_certificate: ZooKeeperCertificate = None,
+    zookeeper_private_key: ZooKeeperKey = None,
 ) -> None:
     """Run a bookie in each folder until told to stop. SIGTERM drains, a second one does not."""
     if context.invoked_subcommand is not None:
@@ -181,7 +193,14 @@ def bookie(
             repair=_repair_settings(repair_grace_ms),
         )
         with _runner() as runner:
-            door = _door(zookeeper, zookeeper_user, zookeeper_password_file, data, security)
+            told = zookeeper_table(
+                zookeeper_user,
+                zookeeper_password_file,
+                zookeeper_authorities,
+                zookeeper_certificate,
+                zookeeper_private_key,
+            )
+            door = _door(zookeeper, told, data, security)
             runner.run(_serve(data, door, settings, security, metrics))
     except (EngineError, OSError) as error:
         raise _failed(error) from error
@@ -233,18 +252,25 @@ def security_of(
     return Security.renewed(read)
 
 
+def zookeeper_table(user: str, *files: Path | None) -> ZooKeeperTable:
+    """What options say of ZooKeeper: the user, then files in the order of the table."""
+    return ZooKeeperTable(user, *(str(file) if file else "" for file in files))
+
+
 def _door(
-    zookeeper: str, user: str, password_file: Path | None, data: list[Path], security: "Security"
+    zookeeper: str, told: ZooKeeperTable, data: list[Path], security: "Security"
 ) -> "ClusterDoor":
     """The way to the cluster's metadata. Raises `InvalidRequest`."""
     from engine.metadata.cluster_url import SCHEME, parse_url
-    from engine.metadata.zookeeper_settings import ZooKeeperSettings
+    from engine.metadata.zookeeper_settings import clear_password
     from herdbook.bookie_cluster import ClusterDoor
 
     where = parse_url(SCHEME + zookeeper.removeprefix(SCHEME))
-    settings = ZooKeeperSettings(user=user, password=secret_in(password_file).decode())
-    if security.on and not user:
+    settings = Configuration(zookeeper=told).make_zookeeper()
+    if security.on and not told.user:
         _say_aside(OPEN_ZOOKEEPER)
+    if why := clear_password(where.hosts, told.user, settings.tls.encrypts):
+        _say_aside(f"warning: {why}, by --zookeeper-authorities")
     return ClusterDoor(where, settings, data, _say_aside)
 
 
