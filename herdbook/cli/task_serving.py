@@ -12,7 +12,7 @@ from typing import Annotated
 import typer
 
 from herdbook.cli.statuses import status_of
-from herdbook.cli.store import Url, run
+from herdbook.cli.store import Url, run, warn_of_clear_password
 
 Certificate = Annotated[Path | None, typer.Option(help="Of this server, PEM.")]
 PrivateKey = Annotated[Path | None, typer.Option(help="Its key, PEM.")]
@@ -77,6 +77,7 @@ def serve(
     from herdbook.task_server import TaskServerSettings, renewed_users, serve_tasks
 
     write_for_ourselves()
+    warn_of_clear_password(url)
 
     async def work() -> None:
         known = renewed_users(users) if users is not None else ()

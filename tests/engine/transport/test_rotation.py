@@ -14,7 +14,7 @@ from engine.access.principal import Principal
 from engine.access.secret_files import secret_in, shared_secrets_in
 from engine.access.signing import ReadSigner
 from engine.access.tokens import READ, Claims, key_of, sign, verify
-from engine.errors import AccessRefused, BookieUnavailable, InvalidRequest
+from engine.errors import AccessRefused, BookieUnavailable
 from engine.ports import renewing
 from engine.ports.clock import SystemClock
 from engine.ports.renewing import Renewed, renew_all
@@ -301,12 +301,6 @@ def test_a_pipe_is_read_once_and_says_the_same_when_it_is_asked_again() -> None:
         assert secret_in(file) == secret_in(file) == b"a secret of a pipe"
     finally:
         os.close(reading)
-
-
-def test_an_empty_file_is_no_way_to_have_no_secret(tmp_path: Path) -> None:
-    (tmp_path / "secret").touch(0o600)
-    with pytest.raises(InvalidRequest, match="is empty"):
-        shared_secrets_in(tmp_path / "secret")
 
 
 def test_a_side_keeps_its_read_token_and_shows_no_login_as_a_node() -> None:
