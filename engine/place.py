@@ -129,7 +129,7 @@ class Place(msgspec.Struct, frozen=True, kw_only=True):
     def _read_security(self, login: bool) -> "Security":
         from engine.transport.security import Security
 
-        secret, other = shared_secrets_in(_path(self.secret_file))
+        secret, other = shared_secrets_in(_here(self.secret_file))
         password = _content(self.password_file if login and self.user else "").decode()
         return Security(
             user=self.user if login else "",
@@ -330,4 +330,11 @@ def _path(name: str) -> Path | None:
 
 
 def _content(name: str) -> bytes:
-    return secret_in(_path(name))
+    return secret_in(_here(name))
+
+
+def _here(name: str) -> Path | None:
+    """A file that has to be on this machine. Raises `InvalidRequest`."""
+    if name and not Path(name).exists():
+        raise InvalidRequest(f"{name} cannot be read on this machine: it is not there")
+    return _path(name)

@@ -11,6 +11,8 @@ Invariants:
 import asyncio
 import logging
 import socket
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -172,12 +174,10 @@ def bookie(
     """Run a bookie in each folder until told to stop. SIGTERM drains, a second one does not."""
     if context.invoked_subcommand is not None:
         return
-    if not data or not zookeeper:
-        raise _missing("--zookeeper" if data else "--data")
-    _check_folders(data)
+    data, zookeeper = _checked(data, zookeeper)
     from engine.server_settings import ServerSettings
 
-    try:
+    with _failing():
         security = security_of(secret_file, certificate, private_key, authorities)
         settings = ServerSettings(
             listen=listen,
@@ -193,26 +193,28 @@ def bookie(
             repair=_repair_settings(repair_grace_ms),
         )
         with _runner() as runner:
-            told = zookeeper_table(
-                zookeeper_user,
-                zookeeper_password_file,
-                zookeeper_authorities,
-                zookeeper_certificate,
-                zookeeper_private_key,
-            )
-            door = _door(zookeeper, told, data, security)
+            door = _door(zookeeper, _zookeeper_told(context), data, security)
             runner.run(_serve(data, door, settings, security, metrics))
+
+
+def _checked(data: list[Path] | None, zookeeper: str | None) -> tuple[list[Path], str]:
+    """Both, where both are there. Raises `typer.BadParameter`."""
+    if not data or not zookeeper:
+        option = "--zookeeper" if data else "--data"
+        raise typer.BadParameter("a bookie needs --data and --zookeeper", param_hint=option)
+    for folder in data:
+        refuse_url_as_data(folder, "a bookie keeps its entries in a folder of this machine")
+    return data, zookeeper
+
+
+@contextmanager
+def _failing() -> Iterator[None]:
+    """End the command with one line where the block fails."""
+    try:
+        yield
     except (EngineError, OSError) as error:
-        raise _failed(error) from error
-
-
-def _missing(option: str) -> typer.BadParameter:
-    return typer.BadParameter("a bookie needs --data and --zookeeper", param_hint=option)
-
-
-def _failed(error: Exception) -> typer.Exit:
-    typer.echo(f"{type(error).__name__}: {' '.join(str(error).split())}", err=True)
-    return typer.Exit(1)
+        typer.echo(f"{type(error).__name__}: {' '.join(str(error).split())}", err=True)
+        raise typer.Exit(1) from error
 
 
 def _audit(security: "Security") -> "Audit":
@@ -231,11 +233,6 @@ def _runner() -> asyncio.Runner:
     return asyncio.Runner(loop_factory=new_event_loop)
 
 
-def _check_folders(data: list[Path]) -> None:
-    for folder in data:
-        refuse_url_as_data(folder, "a bookie keeps its entries in a folder of this machine")
-
-
 def security_of(
     secret_file: Path | None,
     certificate: Path | None,
@@ -252,9 +249,10 @@ def security_of(
     return Security.renewed(read)
 
 
-def zookeeper_table(user: str, *files: Path | None) -> ZooKeeperTable:
-    """What options say of ZooKeeper: the user, then files in the order of the table."""
-    return ZooKeeperTable(user, *(str(file) if file else "" for file in files))
+def _zookeeper_told(context: typer.Context) -> ZooKeeperTable:
+    """What the options say of ZooKeeper that begin with its name."""
+    said = {name: context.params[f"zookeeper_{name}"] for name in ZooKeeperTable.__struct_fields__}
+    return ZooKeeperTable(**{name: str(value) for name, value in said.items() if value})
 
 
 def _door(

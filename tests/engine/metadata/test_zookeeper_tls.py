@@ -139,7 +139,9 @@ async def test_authorities_that_were_read_again_count_for_the_next_connection(
     files.certify(server.old)
     renew_all()
     async with asyncio.timeout(60):
-        await (await waiting).close()
+        store = await waiting
+    assert store.session is not None
+    await store.close()
 
 
 def test_what_was_decrypted_already_is_ready_to_be_read(tmp_path: Path) -> None:
