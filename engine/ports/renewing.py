@@ -13,8 +13,6 @@ from collections.abc import Callable
 from typing import Any, Final, Generic, TypeVar
 from weakref import WeakSet
 
-from engine.errors import EngineError
-
 T = TypeVar("T")
 _logger: Final = logging.getLogger(__name__)
 _known: Final[WeakSet["Renewed[Any]"]] = WeakSet()
@@ -58,7 +56,8 @@ def renew_all() -> None:
     for each in known:
         try:
             each.renew()
-        except (EngineError, OSError, ValueError) as error:
+        except Exception as error:
+            # Whatever it is, it keeps nobody else from reading, and ends no process.
             causes[" ".join(str(error).split())] = None
     for cause in causes:
         _logger.error("what was read before stays in use: %s", cause)

@@ -1,9 +1,11 @@
 """Secrets, certificates and authorities that are replaced while servers and clients run."""
 
 import asyncio
+import itertools
 import logging
 import os
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from weakref import WeakSet
 
@@ -255,6 +257,26 @@ async def test_what_does_not_fit_changes_nothing_and_is_told_in_one_line(
         assert OLD not in told[0] and NEW not in told[0]
         assert security.now == security and same.now == same
         assert await served(house, before)
+
+
+def test_what_one_reader_raises_keeps_no_other_from_reading(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    numbers, broken = itertools.count(), [False]
+
+    def read() -> int:
+        if broken[0]:
+            raise LookupError("the barn is empty")
+        return next(numbers)
+
+    some = [Renewed(read) for _ in range(3)]
+    whole = Renewed(partial(next, numbers))
+    broken[0] = True
+    renew_all()
+    assert [each.value for each in (*some, whole)] == [0, 1, 2, 4]
+    assert [each.getMessage().partition(": ")[2] for each in caplog.records] == [
+        "the barn is empty"
+    ]
 
 
 async def test_sighup_reads_again_and_ends_nothing(tmp_path: Path) -> None:
