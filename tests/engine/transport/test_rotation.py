@@ -4,6 +4,7 @@ import asyncio
 import itertools
 import logging
 import os
+import signal
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
@@ -286,12 +287,12 @@ async def test_sighup_reads_again_and_ends_nothing(tmp_path: Path) -> None:
     watched = Renewed(read.set)
     read.clear()
     files.write_secret(NEW)
-    os.kill(os.getpid(), 1)
+    os.kill(os.getpid(), signal.SIGHUP)
     await read.wait()
     assert security.now.secrets == (NEW.encode(),) and watched.value is None
     files.secret.unlink()
     read.clear()
-    os.kill(os.getpid(), 1)
+    os.kill(os.getpid(), signal.SIGHUP)
     await read.wait()
     assert security.now.secrets == (NEW.encode(),) and not ended.is_set()
 

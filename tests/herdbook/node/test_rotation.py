@@ -3,9 +3,11 @@
 import asyncio
 import os
 import shutil
+import signal
 import ssl
 import subprocess
 import threading
+from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -14,10 +16,13 @@ import httpx
 import pytest
 
 import herdbook
-from engine.errors import AccessRefused, EngineError
+from engine.errors import AccessRefused, EngineError, Unauthorized
+from engine.metadata.zookeeper import ZooKeeperStore
+from engine.metadata.zookeeper_settings import ZooKeeperSettings
 from engine.transport.security import Security
 from herd.errors import Error
 from herd.reaching import open_any
+from herdbook.zookeeper_server import find_jars, find_java
 from tests.acceptance.machines import until
 from tests.docs.blocks import Block, blocks_of
 from tests.engine.metadata.zookeeper_fixture import fresh_chroot, shared_zookeeper
@@ -32,6 +37,7 @@ READ = "secrets, certificates and users were read again"
 KEPT = "what was read before stays in use"
 OLD = "the cows come home at six"
 PROCESSES = 4
+_PAUSE_S = 0.05
 
 
 class Site:
@@ -106,7 +112,7 @@ authorities = "authorities.pem"
 
 
 class Asking:
-    """A client that asks without end, in a thread of its own."""
+    """A client that asks again and again, in a thread of its own."""
 
     def __init__(self, ask: Callable[[int], None]) -> None:
         self._ask = ask
@@ -125,7 +131,8 @@ class Asking:
 
     def _go_on(self) -> None:
         number = 0
-        while not self._ended.is_set():
+        # A trickle: the node has a machine's work to do beside it.
+        while not self._ended.wait(_PAUSE_S):
             number += 1
             try:
                 self._ask(number)
@@ -164,12 +171,22 @@ def followed(block: Block, site: Site, node: Running) -> None:
     )
 
 
-async def has_read(node: Running, times: int, what: str = READ) -> None:
-    async def read() -> bool:
-        assert what == KEPT or KEPT not in node.errors(), node.errors()
-        return node.errors().count(what) == times
+def lines_of(node: Running) -> Counter[str]:
+    """How often the node's processes have said that they read, and that they kept."""
+    errors = node.errors()
+    return Counter({what: errors.count(what) for what in (READ, KEPT)})
 
-    await until(f"all processes have read {times} times", read)
+
+async def have_said(node: Running, what: str, before: Counter[str]) -> None:
+    """Wait until each process has said it once more, and none the other."""
+    expected = before + Counter({what: PROCESSES})
+
+    async def said() -> bool:
+        found = lines_of(node)
+        assert found <= expected, node.errors()
+        return found == expected
+
+    await until(f"all processes say: {what}", said)
 
 
 @contextmanager
@@ -207,13 +224,12 @@ async def test_no_request_is_refused_while_secret_authority_and_certificate_are_
     blocks = [block for block in blocks_of(PAGE) if block.executed]
     reloads = [block for block in blocks if "systemctl reload" in block.text]
     assert len(reloads) == 6
-    times = 0
     with trickle(site) as asking:
         for block in blocks:
+            said = lines_of(node)
             followed(block, site, node)
             if block in reloads:
-                times += PROCESSES
-                await has_read(node, times)
+                await have_said(node, READ, said)
                 herdbook.read_secrets_again()
             if "node.new.pem" in block.text:
                 site.certify_client()
@@ -238,14 +254,47 @@ async def test_no_request_is_refused_while_secret_authority_and_certificate_are_
             await (await herd.session()).execute("SELECT 1")
 
 
+async def test_the_password_of_zookeeper_is_another_one_after_what_the_page_says(
+    tmp_path: Path,
+) -> None:
+    hosts, chroot = shared_zookeeper().hosts, fresh_chroot()
+    words = {"zookeeper-password": "the old word", "zookeeper-password.new": "the new word"}
+    old, new = (ZooKeeperSettings(user="herdbook", password=word) for word in words.values())
+    store = await ZooKeeperStore.connect(hosts, chroot=chroot, settings=old, make=True)
+    await store.create("/barn/cow", b"moo")
+    await store.close()
+    for name, word in words.items():
+        (tmp_path / name).write_text(f"{word}\n")
+    jars = ":".join(map(str, find_jars()))
+    tool = tmp_path / "zkCli.sh"
+    tool.write_text(
+        f'#!/bin/sh\nexec {find_java()} -cp {jars} org.apache.zookeeper.ZooKeeperMain "$@"\n'
+    )
+    tool.chmod(0o700)
+    [block] = [block for block in blocks_of(PAGE) if "zkCli.sh" in block.text]
+    text = block.text.replace(ETC, str(tmp_path)).replace("zookeeper-1:2181", hosts)
+    await asyncio.to_thread(
+        subprocess.run,
+        ["bash", "-e", "-c", text.replace("/prod ", f"{chroot} ")],
+        env={**os.environ, "PATH": f"{tmp_path}:{os.environ['PATH']}"},
+        check=True,
+        timeout=30,
+    )
+    with pytest.raises(Unauthorized):
+        await ZooKeeperStore.connect(hosts, chroot=chroot, settings=old)
+    store = await ZooKeeperStore.connect(hosts, chroot=chroot, settings=new)
+    assert await store.set("/barn/cow", b"", 0) == 1
+    await store.close()
+
+
 async def test_a_node_that_is_told_to_read_what_is_not_there_says_so_and_goes_on(
     site: Site, node: Running, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("HERDBOOK_CONFIG", str(site.client))
-    kept, pids = site.etc / "secret", node.errors().count(KEPT)
+    kept, said = site.etc / "secret", lines_of(node)
     moved = kept.rename(site.etc / "moved")
-    node.process.send_signal(1)
-    await has_read(node, pids + PROCESSES, KEPT)
+    node.process.send_signal(signal.SIGHUP)
+    await have_said(node, KEPT, said)
     moved.rename(kept)
     with herdbook.connect(site.url) as cluster, cluster.sql() as session:
         assert session.execute("SELECT 1").fetchall() == [(1,)]
