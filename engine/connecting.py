@@ -161,7 +161,6 @@ async def _open_through(
     from engine.metadata.remote import RemoteStore
     from engine.transport.security import NO_SECURITY
 
-    shown = (security or NO_SECURITY).at_bookies()
     turns = cycle(rng.sample(through.addresses, len(through.addresses)))
 
     async def find() -> str:
@@ -175,8 +174,7 @@ async def _open_through(
                     clock=clock,
                     rng=rng,
                     cluster_id=through.cluster_id,
-                    security=shown,
-                    context=shown.client_context(),
+                    security=security or NO_SECURITY,
                 )
         except (EngineError, TimeoutError) as error:
             _logger.info("the metadata store is not asked through a bookie's server: %s", error)

@@ -23,12 +23,13 @@ import threading
 from collections.abc import AsyncIterator, Callable, Coroutine
 from concurrent.futures import Future
 from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, Generic, Literal, TypeVar
 
 import msgspec
 
-from engine.access.secret_files import why_open
+from engine.access.secret_files import secret_in, shared_secrets_in
 from engine.access.shown import ShownToken
 from engine.errors import FolderError, InvalidRequest
 from engine.ledger.client import LedgerClient
@@ -72,6 +73,9 @@ class Place(msgspec.Struct, frozen=True, kw_only=True):
     authorities: str = ""
     zookeeper_user: str = ""
     zookeeper_password_file: str = ""
+    zookeeper_authorities: str = ""
+    zookeeper_certificate: str = ""
+    zookeeper_private_key: str = ""
     user: str = ""
     password_file: str = ""
     token_file: str = ""
@@ -120,13 +124,20 @@ class Place(msgspec.Struct, frozen=True, kw_only=True):
         """
         from engine.transport.security import Security
 
+        return Security.renewed(partial(self._read_security, login))
+
+    def _read_security(self, login: bool) -> "Security":
+        from engine.transport.security import Security
+
+        secret, other = shared_secrets_in(_here(self.secret_file))
         password = _content(self.password_file if login and self.user else "").decode()
         return Security(
             user=self.user if login else "",
             password=password,
             token=_content(self.token_file if login and not self.user else "").decode(),
             read_token=_shown_at(self) if self.renewed else self.token,
-            secret=_content(self.secret_file),
+            secret=secret,
+            other_secret=other,
             certificate=_path(self.certificate),
             private_key=_path(self.private_key),
             authorities=_path(self.authorities),
@@ -135,9 +146,16 @@ class Place(msgspec.Struct, frozen=True, kw_only=True):
     def make_zookeeper(self) -> "ZooKeeperSettings":
         """Credentials of ZooKeeper. Raises `InvalidRequest` for a file that cannot be read here."""
         from engine.metadata.zookeeper_settings import ZooKeeperSettings
+        from engine.transport.security import Security
 
         password = _content(self.zookeeper_password_file).decode()
-        return ZooKeeperSettings(user=self.zookeeper_user, password=password)
+        tls = Security(
+            b"",
+            _path(self.zookeeper_certificate),
+            _path(self.zookeeper_private_key),
+            _path(self.zookeeper_authorities),
+        )
+        return ZooKeeperSettings(user=self.zookeeper_user, password=password, tls=tls)
 
 
 @asynccontextmanager
@@ -312,14 +330,11 @@ def _path(name: str) -> Path | None:
 
 
 def _content(name: str) -> bytes:
-    """A secret in a file, without the white space that editors put behind it."""
-    if not name:
-        return b""
-    try:
-        why = why_open(Path(name))
-        content = Path(name).read_bytes().strip()
-    except OSError as error:
-        raise InvalidRequest(f"{name} cannot be read on this machine: {error.strerror}") from error
-    if why:
-        raise InvalidRequest(why)
-    return content
+    return secret_in(_here(name))
+
+
+def _here(name: str) -> Path | None:
+    """A file that has to be on this machine. Raises `InvalidRequest`."""
+    if name and not Path(name).exists():
+        raise InvalidRequest(f"{name} cannot be read on this machine: it is not there")
+    return _path(name)

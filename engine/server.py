@@ -27,7 +27,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from engine.access.door import ReaderDoor
-from engine.access.tokens import key_of
 from engine.bookie.folder import FILE_NAME, FolderIdentity, check_folder, read_identity
 from engine.bookie.index import Position
 from engine.bookie.service import BookieService
@@ -305,8 +304,10 @@ class BookieServer:
 
     def _door(self) -> ReaderDoor | None:
         """Tokens are signed with the secret: without one there are none."""
-        secret, audit = self._security.secret, self._settings.audit
-        return ReaderDoor(key_of(secret), self._ports.clock, audit) if secret else None
+        security, audit = self._security, self._settings.audit
+        if not security.secret:
+            return None
+        return ReaderDoor(security.token_keys, self._ports.clock, audit)
 
     def _reached(self, host: str) -> str:
         """Nobody can dial "every address": the machine's name stands for it."""

@@ -7,7 +7,13 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from herdbook.book import AsyncBook, Book, open, open_async
-    from herdbook.connecting import AsyncCluster, Cluster, connect, connect_async
+    from herdbook.connecting import (
+        AsyncCluster,
+        Cluster,
+        connect,
+        connect_async,
+        read_secrets_again,
+    )
 
 __all__ = [
     "AsyncBook",
@@ -18,6 +24,7 @@ __all__ = [
     "connect_async",
     "open",
     "open_async",
+    "read_secrets_again",
 ]
 
 # Hidden from those who check types: to them each unknown name would be one that there is.
@@ -29,7 +36,8 @@ if not TYPE_CHECKING:
             raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
         from importlib import import_module
 
-        where = "connecting" if name.endswith("Cluster") or name.startswith("connect") else "book"
+        of_cluster = name.endswith("Cluster") or name.startswith(("connect", "read"))
+        where = "connecting" if of_cluster else "book"
         return getattr(import_module(f"herdbook.{where}"), name)
 
     def __dir__():

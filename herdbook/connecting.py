@@ -24,6 +24,7 @@ from engine.extras import needing_cluster
 from engine.ledger.client import LedgerClient
 from engine.ports.clock import SystemClock
 from engine.ports.metrics import NO_METRICS, Metrics
+from engine.ports.renewing import renew_all
 from engine.ports.system_workers import ThreadWorkers
 from herd.wire.herd import RemoteHerd
 from herdbook.finding import Login, is_cluster
@@ -36,6 +37,15 @@ if TYPE_CHECKING:
     from broker.tasks import AsyncTasks
     from engine.transport.security import Security
     from herd.wire.cluster import ClusterHerd
+
+
+def read_secrets_again() -> None:
+    """Read the secrets and certificates of this process again, for a program that stays connected.
+
+    New connections, and calls, use what was read. What cannot be read, or does not fit, stays as it
+    was, and the log says why. Servers do the same at SIGHUP. Call it in the program's main thread.
+    """
+    renew_all()
 
 
 class AsyncCluster(AsyncOpened):

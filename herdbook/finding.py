@@ -12,7 +12,7 @@ is spoken to stands in the configuration file whichever of the three named it:
     url = "herdbook://zookeeper-1:2181,zookeeper-2:2181/prod"
     wire = "framed"                        # or "grpc"
     [security]
-    secret_file = "/etc/herdbook/secret"   # at least 16 bytes, white space around them aside
+    secret_file = "/etc/herdbook/secret"   # a line of at least 16 bytes; a second one is accepted
     certificate = "client.pem"             # paths are relative to the configuration file
     private_key = "client.key"
     authorities = "authorities.pem"
@@ -22,6 +22,7 @@ is spoken to stands in the configuration file whichever of the three named it:
     [zookeeper]
     user = "herdbook"
     password_file = "zookeeper-password"
+    authorities = "zookeeper-authorities.pem"   # TLS; certificate and private_key, if it asks
 
 `HERDBOOK_USER` with `HERDBOOK_PASSWORD_FILE`, or `HERDBOOK_TOKEN`, count more than `[login]`.
 
@@ -34,12 +35,13 @@ import os
 import tomllib
 from collections.abc import AsyncIterator, Iterator, Mapping
 from contextlib import asynccontextmanager, contextmanager
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, Literal, NamedTuple
 
 import msgspec
 
-from engine.access.secret_files import secret_in, secret_text_in
+from engine.access.secret_files import secret_text_in, shared_secrets_in
 from engine.errors import InvalidRequest
 from engine.metadata.cluster_url import SCHEME, parse_url
 
@@ -94,10 +96,13 @@ class Login(NamedTuple):
 
 
 class ZooKeeperTable(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """What the table `[zookeeper]` may say."""
+    """What the table `[zookeeper]` may say: a digest's user, and with authorities TLS."""
 
     user: str = ""
     password_file: str = ""
+    authorities: str = ""
+    certificate: str = ""
+    private_key: str = ""
 
 
 class Configuration(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -118,16 +123,24 @@ class Configuration(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     def make_security(self, login: Login | None = None) -> "Security":
         """Secret, certificates, and the login: that one, else the environment's, else the file's.
 
-        Raises `InvalidRequest` for files that cannot be read.
+        Their files are read again when the process is told to. Raises `InvalidRequest` for files
+        that cannot be read.
         """
         from engine.transport.security import Security
 
+        return Security.renewed(partial(self._read_security, login))
+
+    def _read_security(self, login: Login | None) -> "Security":
+        from engine.transport.security import Security
+
+        secret, other = shared_secrets_in(self.path(self.security.secret_file))
         table, who = self.security, login or self._login(os.environ)
         return Security(
             user=who.user,
             password=who.password,
             token=who.token,
-            secret=secret_in(self.path(table.secret_file)),
+            secret=secret,
+            other_secret=other,
             certificate=self.path(table.certificate),
             private_key=self.path(table.private_key),
             authorities=self.path(table.authorities),
@@ -156,8 +169,19 @@ class Configuration(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         """Credentials of ZooKeeper. Raises `InvalidRequest` for files that cannot be read."""
         from engine.metadata.zookeeper_settings import ZooKeeperSettings
 
-        password = secret_text_in(self.path(self.zookeeper.password_file))
-        return ZooKeeperSettings(user=self.zookeeper.user, password=password)
+        table = self.zookeeper
+        password = secret_text_in(self.path(table.password_file))
+        files = map(self.path, (table.certificate, table.private_key, table.authorities))
+        return ZooKeeperSettings(user=table.user, password=password, tls=tls_of(*files))
+
+
+def tls_of(
+    certificate: Path | None, private_key: Path | None, authorities: Path | None
+) -> "Security":
+    """TLS to ZooKeeper. Raises `InvalidRequest` for files that do not go together."""
+    from engine.transport.security import Security
+
+    return Security.renewed(lambda: Security(b"", certificate, private_key, authorities))
 
 
 def login_of(

@@ -20,7 +20,6 @@ from typing import Final
 from engine.access.audit import NO_AUDIT
 from engine.access.door import Door
 from engine.access.signing import ReadSigner
-from engine.access.tokens import key_of
 from engine.errors import FolderLocked, InvalidRequest
 from engine.extras import needing_cluster
 from engine.folder.lock import FolderLock, is_locked
@@ -102,7 +101,7 @@ async def serve_node(
             node,
             workers,
             settings.wire,
-            signer=ReadSigner(key_of(security.secret), client.clock) if security.secret else None,
+            signer=ReadSigner(security.token_keys, client.clock) if security.secret else None,
             audit=door.audit if door is not None else NO_AUDIT,
         )
         await _serve(stack, service, client, settings, security, door)

@@ -88,13 +88,14 @@ async def answer_at(
 ) -> None:
     """Answer at a socket until the stack ends.
 
-    `proxies` are addresses and networks whose `X-Forwarded-For` is believed. Raises
-    `InvalidRequest` for what is none, and for a private key that others may read.
+    `proxies` are addresses and networks whose `X-Forwarded-For` is believed. Certificate and key
+    are read again as `engine.ports.renewing` says. Raises `InvalidRequest` for what is no proxy,
+    for files that cannot be used, and for a private key that others may read.
     """
     import uvicorn
 
     known = Proxies(proxies)
-    check_certificate(certificate, private_key)
+    tls = Security.renewed(lambda: Security(certificate=certificate, private_key=private_key))
     configuration = uvicorn.Config(
         BehindProxies(app, known),
         http="h11",
@@ -105,15 +106,13 @@ async def answer_at(
         server_header=False,
         proxy_headers=False,
         timeout_graceful_shutdown=_DRAIN_S,
-        ssl_certfile=certificate,
-        ssl_keyfile=private_key,
     )
     server = uvicorn.Server(configuration)
     # Not `serve`: its handling of signals would end the process before the store is closed.
     configuration.load()
     server.lifespan = configuration.lifespan_class(configuration)
     server.servers = []
-    listener = _listen(server, listening, bounds or Bounds.of_process(), known)
+    listener = _listen(server, listening, tls, bounds or Bounds.of_process(), known)
     serving = asyncio.create_task(server.main_loop(), name="http")
 
     async def end() -> None:
@@ -133,7 +132,11 @@ def check_certificate(certificate: Path | None, private_key: Path | None) -> Non
 
 
 def _listen(
-    server: "uvicorn.Server", listening: socket.socket, bounds: Bounds, proxies: Proxies
+    server: "uvicorn.Server",
+    listening: socket.socket,
+    tls: Security,
+    bounds: Bounds,
+    proxies: Proxies,
 ) -> Listener:
     """Accept connections of a server.
 
@@ -142,6 +145,7 @@ def _listen(
     from herdbook.http_connection import Connection
 
     loop = asyncio.get_running_loop()
+    tls.server_context()
 
     def accept() -> Accepted:
         ended: asyncio.Future[None] = loop.create_future()
@@ -154,7 +158,7 @@ def _listen(
         listening,
         accept,
         bounds.connections_max,
-        server.config.ssl,
+        lambda: tls.now.server_context(),
         math.ceil(bounds.handshake_s * 1_000),
         bounds.of_address_max,
         proxies.know,

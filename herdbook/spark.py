@@ -388,4 +388,7 @@ def _without_url(configuration: Configuration) -> Place:
         authorities=absolute(security.authorities),
         zookeeper_user=zookeeper.user,
         zookeeper_password_file=absolute(zookeeper.password_file),
+        zookeeper_authorities=absolute(zookeeper.authorities),
+        zookeeper_certificate=absolute(zookeeper.certificate),
+        zookeeper_private_key=absolute(zookeeper.private_key),
     )

@@ -16,6 +16,7 @@ import tomllib
 from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass, field
+from functools import partial
 from io import FileIO
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
@@ -43,7 +44,7 @@ from broker.settings import BrokerSettings
 from broker.sweeping import keep_swept
 from engine.access.door import UserDoor
 from engine.access.guesses import Guesses
-from engine.access.secret_files import check_closed
+from engine.access.secret_files import secret_in
 from engine.errors import InvalidRequest, KeyExists
 from engine.extras import needing_cluster
 from engine.folder.forks import guard
@@ -52,12 +53,13 @@ from engine.ledger.client import LedgerClient
 from engine.metadata.contract import MetadataStore
 from engine.ports.clock import Clock
 from engine.ports.metrics import Metrics
+from engine.ports.renewing import Renewed
 from engine.ports.switching import SWITCH_INTERVAL_S
 from engine.ports.system_signals import ended_by_signals
 from engine.ports.system_workers import ThreadWorkers
 from engine.state.rocks import open_rocks
 from engine.transport.address import is_loopback, parse_host_port
-from engine.transport.security import Security
+from engine.transport.security import Security, TlsFiles
 from herd.store import AsyncHerd
 from herdbook.access.auditing import configured_audit
 from herdbook.access.opening import users_door, users_in
@@ -100,7 +102,7 @@ class TaskServerSettings:
     advertise: str = ""
     advertise_http: str = ""
     state: Path | None = None
-    users: tuple[User, ...] = ()
+    users: "tuple[User, ...] | Renewed[tuple[User, ...]]" = ()
     insecure: bool = False
     certificate: Path | None = None
     private_key: Path | None = None
@@ -142,14 +144,21 @@ class _UsersFile(msgspec.Struct, forbid_unknown_fields=True):
 def read_users(file: Path) -> tuple[User, ...]:
     """Users from a file: tables `[users.NAME]` with `password` and `admin`.
 
-    Raises `InvalidRequest`, also if others may read the file.
+    Raises `InvalidRequest`, also if others may read the file, and if it names nobody.
     """
-    check_closed(file)
+    content = secret_in(file)
     try:
-        told = msgspec.convert(tomllib.loads(file.read_text(encoding="utf-8")), _UsersFile)
-    except (OSError, ValueError) as error:
+        told = msgspec.convert(tomllib.loads(content.decode()), _UsersFile)
+    except ValueError as error:
         raise InvalidRequest(f"{file} cannot be read as a list of users: {error}") from error
+    if not told.users:
+        raise InvalidRequest(f"{file} names no user: write a table [users.NAME] into it")
     return tuple(User(name, each.password, each.admin) for name, each in told.users.items())
+
+
+def renewed_users(file: Path) -> Renewed[tuple[User, ...]]:
+    """The same, read again when the process is told to."""
+    return Renewed(partial(read_users, file))
 
 
 async def serve_tasks(
@@ -299,8 +308,21 @@ async def _register(store: MetadataStore, known_as: str, url: str) -> None:
 async def _relay(stack: AsyncExitStack, store: MetadataStore, security: Security) -> HttpRelay:
     import httpx
 
-    verify = security.client_context() or True
-    client = await stack.enter_async_context(httpx.AsyncClient(verify=verify))
+    clients: dict[TlsFiles | None, httpx.AsyncClient] = {}
+
+    async def close() -> None:
+        await asyncio.gather(*(each.aclose() for each in clients.values()))
+
+    stack.push_async_callback(close)
+
+    def client() -> httpx.AsyncClient:
+        """One for each time that certificates were read; the others finish what they began."""
+        now = security.now
+        if now.tls not in clients:
+            clients[now.tls] = httpx.AsyncClient(verify=now.client_context() or True)
+        return clients[now.tls]
+
+    client()
 
     async def url_of(leader: str) -> str:
         try:

@@ -1,7 +1,8 @@
 """One worker on the real machine: which broker it works for, and the signals that end it.
 
 Invariants:
-- On the first SIGTERM or SIGINT it drains; on a second one it ends what runs at once.
+- On the first SIGTERM or SIGINT it drains; on a second one it ends what runs at once. On SIGHUP it
+  reads secrets and certificates again.
 - A folder's broker runs in the worker's own process, as long as the worker does.
 """
 
@@ -26,6 +27,7 @@ from broker.worker.worker import Worker, WorkerSettings
 from engine.extras import needing_cluster
 from engine.ports.clock import SystemClock
 from engine.ports.switching import SWITCH_INTERVAL_S
+from engine.ports.system_signals import renewed_by_signal
 from herdbook.finding import (
     FILE_VARIABLE,
     Configuration,
@@ -72,6 +74,7 @@ async def run_worker(
     `started` hears of it when its processes are ready, `leaving` of the first signal. Raises
     `BrokerError`, `EngineError`.
     """
+    renewed_by_signal()
     sys.setswitchinterval(SWITCH_INTERVAL_S)
     rng = random.SystemRandom()
     host = socket.gethostname()

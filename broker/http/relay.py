@@ -52,12 +52,14 @@ async def address_url(leader: str) -> str:
 
 
 class HttpRelay:
-    """Passes requests on with an `httpx.AsyncClient`, which its maker closes.
+    """Passes requests on with the `httpx.AsyncClient` that `client` returns; its maker closes it.
 
     `url_of` says where a leader serves HTTP; "": that is not known.
     """
 
-    def __init__(self, client: Any, url_of: Callable[[str], Awaitable[str]] = address_url) -> None:
+    def __init__(
+        self, client: Callable[[], Any], url_of: Callable[[str], Awaitable[str]] = address_url
+    ) -> None:
         self._client = client
         self._url_of = url_of
 
@@ -70,7 +72,7 @@ class HttpRelay:
             return None
         headers = {name: value for name, value in request.headers.items() if name in _PASSED_ON}
         try:
-            reply = await self._client.request(
+            reply = await self._client().request(
                 request.method,
                 url + request.target,
                 content=request.body,

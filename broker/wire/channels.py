@@ -1,8 +1,9 @@
 """Channels to brokers, one an address.
 
 Invariants:
-- A channel is made when it is first asked for, and closed with all others, or when so many newer
-  ones were used that nobody can need it: addresses change for as long as a program runs.
+- A channel is made when it is first asked for, or first after certificates were read again, and
+  closed with all others, or when so many newer ones were used that nobody can need it: addresses
+  change for as long as a program runs.
 - What a call fails with is an error of the broker's, in words, whatever gRPC calls it.
 """
 
@@ -22,7 +23,7 @@ from engine.ports.clock import SystemClock
 from engine.transport.grpc_login import Credentials
 from engine.transport.grpc_security import channel_credentials
 from engine.transport.grpc_settings import GrpcSettings, client_options
-from engine.transport.security import NO_SECURITY, Security
+from engine.transport.security import NO_SECURITY, Security, TlsFiles
 
 _NEVER: Final = "failed to connect to all addresses"
 _CHANNELS_MAX: Final = 64
@@ -35,16 +36,18 @@ class Channels:
         self._credentials = Credentials(security, SystemClock())
         self._security = security
         self._settings = settings or GrpcSettings()
-        self._channels: dict[str, Any] = {}
+        self._channels: dict[tuple[str, TlsFiles | None], Any] = {}
         self._closing: set[asyncio.Future[Any]] = set()
 
     def get(self, address: str) -> Any:
         """The channel to an address. Raises `InvalidTask` for one that is none."""
-        channel = self._channels.pop(address, None)
+        # A channel connects again by itself, with what it was made with.
+        key = address, self._security.now.tls
+        channel = self._channels.pop(key, None)
         if channel is None:
             channel = self._made(address)
         # The one used last stands last.
-        self._channels[address] = channel
+        self._channels[key] = channel
         if len(self._channels) > _CHANNELS_MAX:
             oldest = self._channels.pop(next(iter(self._channels)))
             closing = asyncio.ensure_future(oldest.close())

@@ -19,7 +19,7 @@ from engine.access.guesses import Guesses
 from engine.access.port import Authenticator
 from engine.access.principal import EVERYBODY, NODE, Principal
 from engine.access.scram import ScramVerifier
-from engine.access.tokens import READ, is_signed, verify
+from engine.access.tokens import READ, Keys, is_signed, verify
 from engine.errors import AccessRefused, EngineError
 from engine.ports.clock import Clock
 
@@ -230,8 +230,8 @@ class _Stranger(Caller):
 class ReaderDoor:
     """Lets holders of read tokens in, and nobody else: a bookie's door."""
 
-    def __init__(self, key: bytes, clock: Clock, audit: Audit = NO_AUDIT) -> None:
-        self._key = key
+    def __init__(self, keys: Keys, clock: Clock, audit: Audit = NO_AUDIT) -> None:
+        self._keys = keys
         self._clock = clock
         self.audit = audit
 
@@ -271,7 +271,7 @@ class ReaderDoor:
 
     def look(self, token: str) -> Principal:
         """What a read token lets its holder read now. Raises `AccessRefused`."""
-        return verify(token, self._key, READ, self._clock.wall_ms()).principal()
+        return verify(token, self._keys(), READ, self._clock.wall_ms()).principal()
 
     def refused(self, who: str, peer: str, error: EngineError) -> None:
         """See `Door`."""

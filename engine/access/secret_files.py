@@ -3,6 +3,8 @@
 Invariants:
 - Only the file's owner may read it; the group, too, where the file is root's, as mounted secrets of
   Kubernetes are. A pipe is nobody else's.
+- A pipe is read once: whoever asks again gets what it said then.
+- A file that is named holds something: an empty one is no way to have no secret.
 """
 
 import os
@@ -16,6 +18,8 @@ from engine.errors import InvalidRequest
 _OTHERS: Final = 0o077
 _GROUP_READS: Final = 0o040
 _ROOT: Final = 0
+_SECRETS_MAX: Final = 2
+_pipes: Final[dict[tuple[Path, int, int], bytes]] = {}
 
 
 def check_closed(file: Path) -> None:
@@ -46,15 +50,48 @@ def why_open(file: Path) -> str:
 def secret_in(file: Path | None) -> bytes:
     """A secret in a file, without the white space that editors put behind it; b"" without a file.
 
-    Raises `InvalidRequest` if it cannot be read, or if others may read it.
+    Raises `InvalidRequest` if it cannot be read, is empty, or if others may read it.
     """
     if file is None:
         return b""
     check_closed(file)
     try:
-        return file.read_bytes().strip()
+        found = os.stat(file)
+        if stat.S_ISREG(found.st_mode):
+            content = file.read_bytes().strip()
+        else:
+            pipe = (file, found.st_dev, found.st_ino)
+            content = _pipes.get(pipe) or _pipes.setdefault(pipe, file.read_bytes().strip())
     except OSError as error:
         raise InvalidRequest(f"{file} cannot be read: {error.strerror}") from error
+    if not content:
+        raise InvalidRequest(f"{file} is empty: write the secret into it")
+    return content
+
+
+def shared_secrets_in(file: Path | None) -> tuple[bytes, bytes]:
+    """The shared secret in a file, and another one that is accepted, too; b"": there is none.
+
+    A file of text has a secret a line; what is no text is one secret. Raises `InvalidRequest` as
+    `secret_in`, and for more than two lines.
+    """
+    lines = _lines(secret_in(file))
+    if len(lines) > _SECRETS_MAX:
+        raise InvalidRequest(
+            f"{file} has {len(lines)} lines, at most {_SECRETS_MAX} secrets are taken: one a line"
+        )
+    first, other = (*lines, b"", b"")[:_SECRETS_MAX]
+    return first, other
+
+
+def _lines(content: bytes) -> list[bytes]:
+    """The lines of a text that say something; what is no text is one line, whatever is in it."""
+    lines = [line.strip() for line in content.splitlines() if line.strip()]
+    try:
+        text = all(line.decode().isprintable() for line in lines)
+    except UnicodeDecodeError:
+        text = False
+    return lines if text else [content]
 
 
 def secret_text_in(file: Path | None) -> str:

@@ -8,7 +8,7 @@ Invariants:
 from typing import Final
 
 from engine.access.principal import ALL, Kind, Principal
-from engine.access.tokens import READ, TOKEN_CHARACTERS_MAX, Claims, sign
+from engine.access.tokens import READ, TOKEN_CHARACTERS_MAX, Claims, Keys, sign
 from engine.errors import InvalidRequest
 from engine.ports.clock import Clock
 
@@ -18,10 +18,10 @@ _KINDS: Final[tuple[Kind, ...]] = ("tablespace", "bucket")
 
 
 class ReadSigner:
-    """Signs with the key of the cluster's secret."""
+    """Signs with the key of the cluster's secret: the first of those that count."""
 
-    def __init__(self, key: bytes, clock: Clock) -> None:
-        self._key = key
+    def __init__(self, keys: Keys, clock: Clock) -> None:
+        self._keys = keys
         self._clock = clock
 
     def sign(self, principal: Principal, lifetime_ms: int = 0) -> str:
@@ -38,7 +38,7 @@ class ReadSigner:
                 (kind, name) for kind in _KINDS for name in sorted(principal.named(kind, "read"))
             )
         expires_ms = self._clock.wall_ms() + (lifetime_ms or LIFETIME_MS)
-        token = sign(Claims(READ, principal.name, expires_ms, grants), self._key)
+        token = sign(Claims(READ, principal.name, expires_ms, grants), self._keys()[0])
         if len(token) > TOKEN_CHARACTERS_MAX:
             raise InvalidRequest(
                 f"{principal.name} has more grants than a token has room for: grant all of a kind"

@@ -18,6 +18,7 @@ Invariants:
 import base64
 import binascii
 import hmac
+from collections.abc import Callable
 from typing import Final, Literal
 
 import msgspec
@@ -53,6 +54,8 @@ class Claims(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields
         )
 
 
+Keys = Callable[[], tuple[bytes, ...]]
+"""The keys that count now: the first one signs, each one is accepted."""
 _encode: Final = msgspec.msgpack.Encoder().encode
 _decode: Final = msgspec.msgpack.Decoder(Claims).decode
 
@@ -68,21 +71,24 @@ def sign(claims: Claims, key: bytes) -> str:
 
     >>> key = key_of(b"sixteen bytes or more")
     >>> token = sign(Claims("read", "ann", 2000, (("tablespace", "shop"),)), key)
-    >>> verify(token, key, READ, now_ms=1000).user
+    >>> verify(token, (key,), READ, now_ms=1000).user
     'ann'
     """
     said = f"{_MARK}.{_text_of(_encode(claims))}"
     return f"{said}.{_text_of(hmac.digest(key, said.encode(), 'sha256'))}"
 
 
-def verify(token: str, key: bytes, use: str, now_ms: int) -> Claims:
-    """What a token says. Raises `AccessRefused`, in the same words for all that is wrong with it
-    but for one that has expired."""
+def verify(token: str, keys: tuple[bytes, ...], use: str, now_ms: int) -> Claims:
+    """What a token says that was signed with one of the keys.
+
+    Raises `AccessRefused`, in the same words for all that is wrong with it but for one that has
+    expired.
+    """
     if len(token) > TOKEN_CHARACTERS_MAX or not token.isascii():
         raise _refusal()
     said, _, signature = token.rpartition(".")
-    expected = _text_of(hmac.digest(key, said.encode(), "sha256"))
-    if not hmac.compare_digest(signature.encode(), expected.encode()):
+    expected = [_text_of(hmac.digest(key, said.encode(), "sha256")) for key in keys]
+    if not any(hmac.compare_digest(signature.encode(), each.encode()) for each in expected):
         raise _refusal()
     mark, _, packed = said.partition(".")
     try:

@@ -29,6 +29,7 @@ from engine.errors import EngineError, InvalidRequest
 from engine.folder.naming import refuse_url
 from engine.metadata.cluster_url import SCHEME
 from engine.metadata.zookeeper_settings import ZooKeeperSettings
+from engine.transport.security import Security
 
 _PROBLEMS_SHOWN_MAX = 100
 
@@ -113,6 +114,16 @@ def rebuild_metadata(
     zookeeper_password_file: Annotated[
         Path | None, typer.Option(help="A file with the password of that user.")
     ] = None,
+    zookeeper_authorities: Annotated[
+        Path | None,
+        typer.Option(help="Who signs ZooKeeper's certificates, PEM: it is reached over TLS."),
+    ] = None,
+    zookeeper_certificate: Annotated[
+        Path | None, typer.Option(help="What is shown to a ZooKeeper that asks for one, PEM.")
+    ] = None,
+    zookeeper_private_key: Annotated[
+        Path | None, typer.Option(help="That certificate's key, PEM.")
+    ] = None,
     json: AsJson = False,
 ) -> None:
     """Bring lost ledger metadata back from what the bookies' folders remember.
@@ -123,7 +134,8 @@ def rebuild_metadata(
 
     def look() -> bool:
         rng = random.SystemRandom()
-        store = _target(into, zookeeper_user, zookeeper_password_file, rng)
+        tls = Security(b"", zookeeper_certificate, zookeeper_private_key, zookeeper_authorities)
+        store = _target(into, zookeeper_user, zookeeper_password_file, tls, rng)
         with quiet_folders(folders) as found:
             report = rebuild_folder(found, store, rng)
         if json:
@@ -135,7 +147,9 @@ def rebuild_metadata(
     _end(look)
 
 
-def _target(into: str, user: str, password_file: Path | None, rng: random.Random) -> OpenStore:
+def _target(
+    into: str, user: str, password_file: Path | None, tls: Security, rng: random.Random
+) -> OpenStore:
     """The way to the store to fill. Raises `InvalidRequest`."""
     if not into.startswith(SCHEME):
         refuse_url(into, f"name a folder, or a cluster as {SCHEME}host:port/path")
@@ -144,7 +158,7 @@ def _target(into: str, user: str, password_file: Path | None, rng: random.Random
         password = secret_in(password_file).decode()
     except UnicodeDecodeError as error:
         raise InvalidRequest(f"cannot read {password_file}: {error}") from error
-    return into_cluster(into, ZooKeeperSettings(user=user, password=password), rng)
+    return into_cluster(into, ZooKeeperSettings(user=user, password=password, tls=tls), rng)
 
 
 def _end(look: Callable[[], bool]) -> None:

@@ -14,7 +14,6 @@ Invariants:
 
 import asyncio
 import random
-import ssl
 from collections.abc import Awaitable, Callable
 from functools import partial
 from typing import Any, Final
@@ -50,7 +49,7 @@ class RemoteStore:
     `find()` tells the address of the store, anew for each connection; it raises
     `BookieUnavailable` while there is none. With `redial=False` a lost session stays lost.
     `cluster_id` is the cluster's, if that is known before. Over TCP `security` is what is shown and
-    asked for, with the `context` of it for TLS.
+    asked for.
     """
 
     def __init__(
@@ -64,7 +63,6 @@ class RemoteStore:
         redial: bool = True,
         cluster_id: str = "",
         security: Security = NO_SECURITY,
-        context: ssl.SSLContext | None = None,
     ) -> None:
         self._find = find
         self._clock = clock
@@ -75,7 +73,6 @@ class RemoteStore:
         self._loop = asyncio.get_running_loop()
         self._cluster_id = cluster_id
         self._security = security
-        self._context = context
         self._connection: ClientConnection | None = None
         self._reconnecting: asyncio.Task[None] | None = None
         self._watches: dict[int, tuple[str, Callable[[], None]]] = {}
@@ -97,7 +94,6 @@ class RemoteStore:
         redial: bool = True,
         cluster_id: str = "",
         security: Security = NO_SECURITY,
-        context: ssl.SSLContext | None = None,
     ) -> "RemoteStore":
         """Connect.
 
@@ -113,7 +109,6 @@ class RemoteStore:
             redial=redial,
             cluster_id=cluster_id,
             security=security,
-            context=context,
         )
         await store._connect()
         return store
@@ -231,8 +226,7 @@ class RemoteStore:
             self._options,
             self._clock,
             self._settings,
-            self._security,
-            self._context,
+            self._security.at_bookies(),
         )
         cluster_id = str(connection.welcome.options.get("cluster", ""))
         if self._closed or self._cluster_id not in ("", cluster_id):

@@ -7,11 +7,15 @@ Invariants:
 - When the connection goes, everything on its way fails with `ConnectionLost`, whatever kazoo still
   knows of it: a write among it may have happened.
 - The password is never logged: kazoo's log is kept above the level that shows requests.
+- With TLS nothing is sent before the server's certificate and its name were checked, by the given
+  authorities alone; they are those that were read last.
 """
 
 import asyncio
 import contextlib
 import logging
+import socket
+import ssl
 from collections import deque
 from collections.abc import Callable
 from enum import Enum
@@ -35,6 +39,7 @@ from engine.metadata.zookeeper_settings import (
     PACKET_OVERHEAD_BYTES,
     ZooKeeperSettings,
 )
+from engine.transport.security import Security
 
 _LOG: Final = logging.getLogger("engine.metadata.zookeeper")
 _NOT_UNDERSTOOD: Final = ("Unhandled exception in connection loop", "Exception raised during deser")
@@ -335,6 +340,11 @@ def _new_kazoo(hosts: str, settings: ZooKeeperSettings, words: _LastWords) -> An
     }
     handler = SequentialThreadingHandler()
     handler.spawn = partial(_spawn_quietly, handler.spawn)
+    if settings.tls.encrypts:
+        # Not kazoo's own: that trusts the system's authorities, too.
+        settings.tls.client_context()
+        handler.create_connection = partial(_connect_in_thread, settings.tls)
+        handler.select = partial(_select_in_thread, handler.select)
     return KazooClient(
         _often_enough(hosts, settings.session_timeout_ms),
         timeout=settings.session_timeout_ms / 1000,
@@ -343,6 +353,34 @@ def _new_kazoo(hosts: str, settings: ZooKeeperSettings, words: _LastWords) -> An
         handler=handler,
         **options,
     )
+
+
+def _connect_in_thread(
+    tls: Security, address: tuple[str, int], hostname: str, timeout: float, **_options: object
+) -> ssl.SSLSocket:
+    """What kazoo calls to connect. Raises `OSError`."""
+    context = tls.now.client_context()
+    assert context is not None
+    # A server that is starting may accept a connection and begin no handshake.
+    plain = socket.create_connection(address, timeout / _ATTEMPTS_MAX)
+    try:
+        plain.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        return context.wrap_socket(plain, server_hostname=hostname)
+    except BaseException:
+        plain.close()
+        raise
+
+
+def _select_in_thread(
+    select: Callable[..., Any], reading: list[Any], *others: Any
+) -> tuple[list[Any], list[Any], list[Any]]:
+    """What kazoo waits with: a socket that has decrypted more than was read is ready, too."""
+    ready = [each for each in reading if isinstance(each, ssl.SSLSocket) and each.pending()]
+    if not ready:
+        found: tuple[list[Any], list[Any], list[Any]] = select(reading, *others)
+        return found
+    readable, writable, failed = select(reading, *others[:2], 0)
+    return list(dict.fromkeys([*ready, *readable])), writable, failed
 
 
 def _spawn_quietly(spawn: Callable[..., Any], work: Callable[..., Any], *told: Any) -> Any:

@@ -5,6 +5,8 @@ from typing import Final
 
 from engine.errors import InvalidRequest
 from engine.limits import KIB, MIB
+from engine.transport.address import is_loopback, parse_host_port
+from engine.transport.security import NO_SECURITY, Security
 
 # What a ZooKeeper server takes as one packet unless its `jute.maxbuffer` says otherwise. A bigger
 # request makes it drop the connection, for everybody who shares it, so none is ever sent.
@@ -19,7 +21,10 @@ class ZooKeeperSettings:
     """Times in milliseconds, sizes in bytes.
 
     The server bounds the session's time to between 2 and 20 of its ticks. With `user` and
-    `password` every node is made with a digest ACL: only who knows both reads or writes it.
+    `password` every node is made with a digest ACL: only who knows both reads or writes it. With
+    the authorities of `tls` the connection is encrypted, the server's certificate and its name are
+    checked, and a certificate of `tls` is shown to servers that ask for one. Raises
+    `InvalidRequest` for what does not go together.
     """
 
     session_timeout_ms: int = 10_000
@@ -32,6 +37,7 @@ class ZooKeeperSettings:
     reconnect_max_ms: int = 1_000
     user: str = ""
     password: str = field(default="", repr=False)
+    tls: Security = NO_SECURITY
     # Each request sends one byte through a socket pair to the client's thread: some 270 unread
     # ones fill it, and the next would block the event loop.
     requests_in_flight_max: int = 128
@@ -42,7 +48,28 @@ class ZooKeeperSettings:
             raise InvalidRequest("a digest needs both a user and a password")
         if ":" in self.user:
             raise InvalidRequest("a digest's user has no colon")
+        if self.tls.certificate is not None and self.tls.authorities is None:
+            raise InvalidRequest(
+                "a certificate is shown to a ZooKeeper that is checked: name its authorities"
+            )
         if self.session_timeout_ms < 1_000:
             raise InvalidRequest("a session of less than a second expires at every pause")
         if not 1 <= self.requests_in_flight_max <= 200:
             raise InvalidRequest("between 1 and 200 requests may be in flight")
+
+
+def clear_password(hosts: str, user: str, tls: bool) -> str:
+    """What is to be told of a password that crosses a network in the clear; "": it does not.
+
+    `hosts` is "host:port,host:port".
+
+    >>> clear_password("127.0.0.1:2181,[::1]:2181", "herdbook", tls=False)
+    ''
+    """
+    far = [each for each in hosts.split(",") if not is_loopback(parse_host_port(each)[0])]
+    if not user or tls or not far:
+        return ""
+    return (
+        f"the password of ZooKeeper's user {user} goes to {far[0]} in the clear: whoever listens "
+        "there may change all metadata; name the authorities of ZooKeeper's certificates"
+    )

@@ -332,14 +332,14 @@ def framed_dial(security: Security, clock: Clock, settings: FramedSettings | Non
 
     Raises `InvalidRequest` for security that cannot be used.
     """
-    bounds, context = settings or FramedSettings(), security.client_context()
+    bounds, encrypted = settings or FramedSettings(), security.client_context() is not None
     near_s = bounds.connect_timeout_ms / 4_000
 
     async def dial(registration: Registration) -> Bookie:
         address, bookie_id = registration.address, registration.bookie_id
         if not address:
             raise BookieUnavailable(f"bookie {bookie_id} has no framed wire")
-        near = None if context is not None or security.on else shortcut_to(address)
+        near = None if encrypted or security.on else shortcut_to(address)
         if near is not None:
             with suppress(EngineError, TimeoutError):
                 async with asyncio.timeout(near_s):
@@ -347,9 +347,7 @@ def framed_dial(security: Security, clock: Clock, settings: FramedSettings | Non
         return await reach(address, bookie_id)
 
     async def reach(address: str, bookie_id: str) -> Bookie:
-        connection = await ClientConnection.dial(
-            address, {}, clock, bounds, security.at_bookies(), context
-        )
+        connection = await ClientConnection.dial(address, {}, clock, bounds, security.at_bookies())
         try:
             return await FramedBookie.reach(connection, bookie_id)
         except BaseException:

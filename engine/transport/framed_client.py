@@ -10,7 +10,6 @@ Invariants:
 """
 
 import asyncio
-import ssl
 from collections.abc import Callable
 from functools import partial
 from typing import Any, Final
@@ -117,7 +116,8 @@ class ClientConnection:
         self._clock = clock
         self._patience_s = settings.request_timeout_ms / 1000
         self._loop = asyncio.get_running_loop()
-        self._greeting = ClientGreeting(security)
+        self._security = security.now
+        self._greeting = ClientGreeting(self._security)
         self._greeted: asyncio.Future[Greeting] = self._loop.create_future()
         self._pending: dict[int, PendingAppend | PendingCall] = {}
         self._next_request = 1
@@ -136,16 +136,15 @@ class ClientConnection:
         clock: Clock,
         settings: FramedSettings,
         security: Security = NO_SECURITY,
-        context: ssl.SSLContext | None = None,
     ) -> "ClientConnection":
-        """Connect and greet, over TLS with a `context`.
+        """Connect and greet, over TLS if `security` says so.
 
         Raises `BookieUnavailable`, `AccessRefused`, `FormatTooNew`, `InvalidRequest`.
         """
-        assert context is not None or not security.encrypts
         made = cls(address, clock, settings, security)
         try:
             async with asyncio.timeout(settings.connect_timeout_ms / 1000):
+                context = made._security.client_context()
                 await open_connection(address, lambda: made.wire, context)
                 made._check_clear()
                 hello = encode_greeting(options | made._greeting.options(made._binding()))

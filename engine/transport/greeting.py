@@ -64,10 +64,10 @@ class ServerGreeting:
             raise FrameInvalid("a proof that nobody asked for")
         challenges = (self._client, self._server)
         self._client = self._server = b""
-        expected = self._security.client_proof(*challenges, self._binding)
-        if not proofs_match(_one_value(head), expected):
+        answer = self._security.answer(_one_value(head), *challenges, self._binding)
+        if answer is None:
             raise AccessRefused("the client does not know this server's shared secret")
-        return {PROOF: self._security.server_proof(*challenges, self._binding)}
+        return {PROOF: answer}
 
 
 class LoginGreeting:

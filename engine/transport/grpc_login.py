@@ -115,7 +115,7 @@ class Credentials:
     async def _log_in(self, channel: Any) -> tuple[str, int]:
         from engine.transport.grpc_generated import access_pb2
 
-        known = self._security
+        known = self._security.now
         scram = ScramClient(known.user, known.password, new_nonce())
         wire: Any = access_pb2
         call = channel.stream_stream(_LOGIN, None, None)(timeout=_LOGIN_S)

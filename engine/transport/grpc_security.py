@@ -22,7 +22,7 @@ from engine.access.door import BY_ANYBODY, BY_SECRET, CALLER, Caller, Door
 from engine.errors import AccessRefused, EngineError, InvalidRequest
 from engine.transport.address import is_loopback, parse_host_port
 from engine.transport.grpc_settings import GrpcSettings
-from engine.transport.security import Security
+from engine.transport.security import Pem, Security
 
 if TYPE_CHECKING:
     import grpc
@@ -50,14 +50,33 @@ def server_credentials(
     if security.server_context() is None:
         _check_clear(security, listen)
         return None
-    assert security.certificate is not None
-    key = (security.private_key or security.certificate).read_bytes()
-    authorities = security.authorities
-    return grpc.ssl_server_credentials(
-        [(key, security.certificate.read_bytes())],
-        root_certificates=None if authorities is None else authorities.read_bytes(),
-        require_client_auth=authorities is not None and not strangers,
-    )
+    shown = _pem_of(security)
+
+    def fetch() -> "grpc.ServerCertificateConfiguration | None":
+        """gRPC's, before each handshake, in a thread of its own; None: nothing has changed."""
+        nonlocal shown
+        now = _pem_of(security.now)
+        if now is shown:
+            return None
+        shown = now
+        return _server_configuration(now)
+
+    require = security.authorities is not None and not strangers
+    # Its types do not know that nothing may have changed.
+    fetcher: Any = fetch
+    return grpc.dynamic_ssl_server_credentials(_server_configuration(shown), fetcher, require)
+
+
+def _server_configuration(pem: Pem) -> "grpc.ServerCertificateConfiguration":
+    import grpc
+
+    pairs = [(pem.private_key, pem.certificate)]
+    return grpc.ssl_server_certificate_configuration(pairs, pem.authorities)
+
+
+def _pem_of(security: Security) -> Pem:
+    assert security.tls is not None
+    return security.tls.pem
 
 
 def channel_credentials(security: Security, address: str) -> "grpc.ChannelCredentials | None":
@@ -67,26 +86,24 @@ def channel_credentials(security: Security, address: str) -> "grpc.ChannelCreden
     """
     import grpc
 
+    security = security.now
     context = security.client_context()
     if context is None:
         _check_clear(security, address)
         return None
     if not security.verify:
         raise InvalidRequest("gRPC always verifies certificates: name the authorities")
-    key, certificate = None, None
-    if security.certificate is not None:
-        certificate = security.certificate.read_bytes()
-        key = (security.private_key or security.certificate).read_bytes()
-    if security.authorities is not None:
-        roots: bytes | None = security.authorities.read_bytes()
-    else:
+    pem = _pem_of(security)
+    roots = pem.authorities
+    if roots is None:
         known = context.get_ca_certs(binary_form=True)
         roots = "".join(map(ssl.DER_cert_to_PEM_cert, known)).encode() or None
-    return grpc.ssl_channel_credentials(roots, key, certificate)
+    return grpc.ssl_channel_credentials(roots, pem.private_key or None, pem.certificate or None)
 
 
 def call_metadata(security: Security, token: str = "") -> list[tuple[str, str | bytes]]:
     """What each call of a client carries; `token` is what a login gave."""
+    security = security.now
     if token or security.token:
         return bearer(token or security.token)
     return [(SECRET_METADATA, security.secret)] if security.secret else []
@@ -106,8 +123,6 @@ def gate(security: Security, settings: GrpcSettings, door: Door | None = None) -
     import grpc
     from grpc import aio
 
-    secret = security.secret
-
     class Gate(aio.ServerInterceptor):  # type: ignore[misc, type-arg, unused-ignore]
         """Refuses with a handler that reads nothing."""
 
@@ -119,8 +134,9 @@ def gate(security: Security, settings: GrpcSettings, door: Door | None = None) -
         ) -> Any:
             """gRPC's: the handler of a call whose headers have come."""
             try:
-                caller = await _caller(handler_call_details, secret, door)
-                if caller is None and not secret and handler_call_details.method not in _OPEN:
+                secrets = security.now.secrets
+                caller = await _caller(handler_call_details, secrets, door)
+                if caller is None and not secrets and handler_call_details.method not in _OPEN:
                     caller = BY_ANYBODY if door is None else await door.by_nothing()
             except AccessRefused as error:
                 return _refusal(grpc.StatusCode.UNAUTHENTICATED, str(error))
@@ -138,11 +154,11 @@ def gate(security: Security, settings: GrpcSettings, door: Door | None = None) -
     return Gate()
 
 
-async def _caller(details: Any, secret: bytes, door: Door | None) -> Caller | None:
+async def _caller(details: Any, secrets: tuple[bytes, ...], door: Door | None) -> Caller | None:
     """Who makes a call, None for who shows nothing. Raises as `Door.by_call`."""
     for name, value in details.invocation_metadata or ():
-        if name == SECRET_METADATA and isinstance(value, bytes) and secret:
-            if hmac.compare_digest(value, secret):
+        if name == SECRET_METADATA and isinstance(value, bytes) and secrets:
+            if any(hmac.compare_digest(value, secret) for secret in secrets):
                 return BY_SECRET
         elif name == AUTHORIZATION and door is not None:
             token = str(value)

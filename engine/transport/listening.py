@@ -40,6 +40,8 @@ class Accepted(NamedTuple):
 
 
 Accept = Callable[[], Accepted]
+Context = Callable[[], ssl.SSLContext | None]
+"""TLS for the next connection, None without: it may be another one from time to time."""
 
 
 def share_of(sockets_max: int) -> int:
@@ -51,6 +53,10 @@ def _no_address(host: str) -> bool:
     return False
 
 
+def _no_tls() -> None:
+    return None
+
+
 class Listener:
     """Accepts connections at one port. Made by `listen_tcp`."""
 
@@ -59,7 +65,7 @@ class Listener:
         end: socket.socket,
         accept: Accept,
         sockets_max: int,
-        context: ssl.SSLContext | None,
+        context: Context,
         handshake_timeout_ms: int,
         of_address_max: int,
         without_share: Callable[[str], bool] = _no_address,
@@ -71,7 +77,7 @@ class Listener:
         self._accept = accept
         self._sockets_max = sockets_max
         self._context = context
-        self._handshake_s = handshake_timeout_ms / 1000 if context is not None else None
+        self._handshake_s = handshake_timeout_ms / 1000
         self._of_address_max = of_address_max
         self._without_share = without_share
         self._open: dict[asyncio.Future[None], None] = {}
@@ -124,13 +130,18 @@ class Listener:
             self._taken[address] += 1
             self._sharing[accepted.shared] = address
             accepted.shared.add_done_callback(self._give_back)
-        handshake = self._loop.create_task(self._shake_hands(end, accepted.protocol))
+        # Asked for in the same turn as the protocol: both know the same certificate.
+        shaking = self._shake_hands(end, accepted.protocol, self._context())
+        handshake = self._loop.create_task(shaking)
         self._handshakes.add(handshake)
         handshake.add_done_callback(partial(self._over, end, accepted))
 
-    async def _shake_hands(self, end: socket.socket, protocol: asyncio.Protocol) -> None:
+    async def _shake_hands(
+        self, end: socket.socket, protocol: asyncio.Protocol, context: ssl.SSLContext | None
+    ) -> None:
+        timeout_s = None if context is None else self._handshake_s
         await self._loop.connect_accepted_socket(
-            lambda: protocol, end, ssl=self._context, ssl_handshake_timeout=self._handshake_s
+            lambda: protocol, end, ssl=context, ssl_handshake_timeout=timeout_s
         )
 
     def _over(
@@ -166,7 +177,7 @@ async def listen_tcp(
     port: int,
     *,
     sockets_max: int,
-    context: ssl.SSLContext | None = None,
+    context: Context = _no_tls,
     handshake_timeout_ms: int,
     backlog: int,
     of_address_max: int | None = None,

@@ -17,6 +17,11 @@ none for the other, and one made over another certificate is none for this conne
 stand between and pass proofs on. The client proves first, so that nobody who merely dials a server
 learns anything to guess secrets from.
 
+While a secret is replaced there are two: the first is proved, either is accepted. A server answers
+with the one that its client has proved. What was read of files is read again when the process is
+told to (`engine.ports.renewing`): `Security.now` is what counts for the next connection. Existing
+ones keep what they began with.
+
 Invariants:
 - Proofs are compared in constant time.
 - No secret is shown by `repr`.
@@ -26,13 +31,16 @@ Invariants:
 import hashlib
 import hmac
 import ssl
+from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Final
+from typing import Final, NamedTuple
 
 from engine.access.secret_files import check_closed
 from engine.access.shown import ShownToken
+from engine.access.tokens import key_of
 from engine.errors import InvalidRequest
+from engine.ports.renewing import Renewed
 
 CHALLENGE_BYTES: Final = 32
 SECRET_BYTES_MIN: Final = 16
@@ -42,16 +50,138 @@ _CLIENT: Final = b"herdbook client\0"
 _SERVER: Final = b"herdbook server\0"
 
 
+class Pem(NamedTuple):
+    """What stands in the files of one side, for libraries that want that rather than names."""
+
+    private_key: bytes
+    certificate: bytes
+    authorities: bytes | None
+
+
+class TlsFiles:
+    """Certificate, key and authorities: each way to use them is read once, when it is asked for.
+
+    All that is returned stays as it is: who wants what the files say later makes another object.
+    """
+
+    def __init__(
+        self,
+        certificate: Path | None,
+        private_key: Path | None,
+        authorities: Path | None,
+        verify: bool,
+    ) -> None:
+        self.files = (certificate, private_key, authorities, verify)
+        self._certificate = certificate
+        self._private_key = private_key
+        self._authorities = authorities
+        self._verify = verify
+        self._servers: dict[bool, ssl.SSLContext] = {}
+        self._client: ssl.SSLContext | None = None
+        self._binding: bytes | None = None
+        self._pem: Pem | None = None
+
+    def read_as(self, other: "TlsFiles") -> None:
+        """Read for all the ways in which another one was used. Raises `InvalidRequest`."""
+        for file in filter(None, (self._certificate, self._private_key, self._authorities)):
+            if file.exists() and not file.is_file():
+                raise InvalidRequest(f"{file} is a pipe, which is read once: name a file")
+        for strangers in other._servers:
+            self.server(strangers)
+        if other._client is not None or not other._servers:
+            self.client()
+        if other._pem is not None:
+            _ = self.pem
+        if self._certificate is not None:
+            _ = self.binding
+
+    def server(self, strangers: bool) -> ssl.SSLContext:
+        """TLS for a listener. Raises `InvalidRequest`."""
+        context = self._servers.get(strangers)
+        if context is None:
+            context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+            context.minimum_version = ssl.TLSVersion.TLSv1_2
+            self._load(context)
+            if self._authorities is not None:
+                context.verify_mode = ssl.CERT_OPTIONAL if strangers else ssl.CERT_REQUIRED
+            self._servers[strangers] = context
+        return context
+
+    def client(self) -> ssl.SSLContext:
+        """TLS for a dialling client. Raises `InvalidRequest`."""
+        if self._client is None:
+            context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+            context.minimum_version = ssl.TLSVersion.TLSv1_2
+            if not self._verify:
+                context.check_hostname = False
+                context.verify_mode = ssl.CERT_NONE
+            elif self._authorities is None:
+                context.load_default_certs(ssl.Purpose.SERVER_AUTH)
+            self._load(context)
+            self._client = context
+        return self._client
+
+    @property
+    def binding(self) -> bytes:
+        """The hash of the certificate, as clients see it. Raises `InvalidRequest`."""
+        if self._binding is None:
+            assert self._certificate is not None
+            try:
+                text = self._certificate.read_text()
+                start = text.index(_PEM_BEGIN)
+                end = text.index(_PEM_END, start) + len(_PEM_END)
+                self._binding = binding_of(ssl.PEM_cert_to_DER_cert(text[start:end]))
+            except (OSError, ValueError) as error:
+                raise InvalidRequest(f"{self._certificate} is no certificate: {error}") from error
+        return self._binding
+
+    @property
+    def pem(self) -> Pem:
+        """What stands in the files. Raises `InvalidRequest`."""
+        if self._pem is None:
+            authorities = self._authorities
+            try:
+                self._pem = Pem(
+                    _content(self._private_key or self._certificate),
+                    _content(self._certificate),
+                    None if authorities is None else authorities.read_bytes(),
+                )
+            except OSError as error:
+                why = f"{error.filename} cannot be read: {error.strerror}"
+                raise InvalidRequest(why) from error
+        return self._pem
+
+    def _load(self, context: ssl.SSLContext) -> None:
+        key = self._private_key or self._certificate
+        if key is not None:
+            check_closed(key)
+        try:
+            if self._certificate is not None:
+                context.load_cert_chain(self._certificate, self._private_key)
+            if self._authorities is not None:
+                context.load_verify_locations(self._authorities)
+        except OSError as error:
+            # An SSLError is one, too, and names no file.
+            files = (self._certificate, self._private_key, self._authorities)
+            names = ", ".join(str(file) for file in files if file is not None)
+            raise InvalidRequest(f"cannot use {names} for TLS: {error}") from error
+
+
+def _content(file: Path | None) -> bytes:
+    return b"" if file is None else file.read_bytes()
+
+
 @dataclass(frozen=True, slots=True)
 class Security:
     """What one side of a wire knows. Nothing at all means: no security.
 
-    `secret` has at least 16 bytes. `certificate` and `private_key` are PEM files of this side;
-    `authorities` is a PEM file of those who sign the other side's. `verify=False` encrypts without
-    knowing to whom: for trials only. `user` and `password`, or `token`, are a client's login at the
-    doors of tablespaces and tasks, where it counts more than the secret; `read_token` is what it
-    shows to bookies, and a `ShownToken` where that is renewed. Raises `InvalidRequest` for what
-    does not go together.
+    `secret` has at least 16 bytes, as `other_secret` has, which is accepted but never shown: one of
+    before, or one to come. `certificate` and `private_key` are PEM files of this side;
+    `authorities` is a PEM file of one or more of those who sign the other side's. `verify=False`
+    encrypts without knowing to whom: for trials only. `user` and `password`, or `token`, are a
+    client's login at the doors of tablespaces and tasks, where it counts more than the secret;
+    `read_token` is what it shows to bookies, and a `ShownToken` where that is renewed. Raises
+    `InvalidRequest` for what does not go together.
     """
 
     secret: bytes = field(default=b"", repr=False)
@@ -63,10 +193,17 @@ class Security:
     password: str = field(default="", repr=False)
     token: str = field(default="", repr=False)
     read_token: str | ShownToken = field(default="", repr=False)
+    other_secret: bytes = field(default=b"", repr=False)
+    source: "Renewed[Security] | None" = field(default=None, repr=False, compare=False)
+    """Where it is read again; None: it stays as it is."""
+    tls: TlsFiles | None = field(default=None, repr=False, compare=False)
+    """The files of TLS as they were read; None: the named ones, which are read when needed."""
 
     def __post_init__(self) -> None:
-        if self.secret and len(self.secret) < SECRET_BYTES_MIN:
+        if any(len(each) < SECRET_BYTES_MIN for each in self.secrets):
             raise InvalidRequest(f"a shared secret has at least {SECRET_BYTES_MIN} bytes")
+        if self.other_secret and not self.secret:
+            raise InvalidRequest("another secret is accepted beside the first, not without it")
         for name in ("certificate", "private_key", "authorities"):
             told = getattr(self, name)
             # What it says is not repeated: it may be the key itself.
@@ -76,6 +213,44 @@ class Security:
             raise InvalidRequest("a private key without its certificate")
         if bool(self.user) != bool(self.password) or (self.user and self.token):
             raise InvalidRequest("a login is a user with a password, or a token")
+        files = (self.certificate, self.private_key, self.authorities, self.verify)
+        if self.tls is None or self.tls.files != files:
+            object.__setattr__(self, "tls", TlsFiles(*files))
+
+    @staticmethod
+    def renewed(read: Callable[[], "Security"]) -> "Security":
+        """What `read` returns, which is called again when the process is told to read files again.
+
+        `now` of all that is made of it follows. If anything does not fit, all stays as it was.
+        Raises what `read` raises.
+        """
+        source = Renewed(read, _check_renewed)
+        return replace(source.value, source=source)
+
+    @property
+    def now(self) -> "Security":
+        """The same side as its files were read last: for one connection, or one call."""
+        newest = self if self.source is None else self.source.value
+        if newest.tls is self.tls:
+            return self
+        who = newest if self.logs_in else NO_SECURITY
+        return replace(
+            newest,
+            user=who.user,
+            password=who.password,
+            token=who.token,
+            read_token=self.read_token,
+            source=self.source,
+        )
+
+    @property
+    def secrets(self) -> tuple[bytes, ...]:
+        """The shared secrets that are accepted; the first is the one that is shown."""
+        return tuple(filter(None, (self.secret, self.other_secret)))
+
+    def token_keys(self) -> tuple[bytes, ...]:
+        """The keys of the tokens that are accepted now; the first is the one to sign with."""
+        return tuple(map(key_of, self.now.secrets))
 
     @property
     def logs_in(self) -> bool:
@@ -91,7 +266,7 @@ class Security:
         token = "" if self.secret else self.read_token
         if isinstance(token, ShownToken):
             token = token.text
-        return replace(self, user="", password="", token=token, read_token="")
+        return replace(self.now, user="", password="", token=token, read_token="", source=None)
 
     @property
     def on(self) -> bool:
@@ -110,16 +285,12 @@ class Security:
         another proof. Raises `InvalidRequest` for files that cannot be used, or for authorities
         without a certificate.
         """
-        if self.certificate is None:
-            if self.encrypts:
-                raise InvalidRequest("a server that speaks TLS needs a certificate and its key")
-            return None
-        context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-        context.minimum_version = ssl.TLSVersion.TLSv1_2
-        self._load(context)
-        if self.authorities is not None:
-            context.verify_mode = ssl.CERT_OPTIONAL if strangers else ssl.CERT_REQUIRED
-        return context
+        assert self.tls is not None
+        if self.certificate is not None:
+            return self.tls.server(strangers)
+        if self.encrypts:
+            raise InvalidRequest("a server that speaks TLS needs a certificate and its key")
+        return None
 
     def client_context(self) -> ssl.SSLContext | None:
         """TLS for a dialling client, None where there is to be none.
@@ -127,60 +298,48 @@ class Security:
         Without `authorities` the system's are trusted. Raises `InvalidRequest` for files that
         cannot be used.
         """
-        if not self.encrypts:
-            return None
-        context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
-        context.minimum_version = ssl.TLSVersion.TLSv1_2
-        if not self.verify:
-            context.check_hostname = False
-            context.verify_mode = ssl.CERT_NONE
-        elif self.authorities is None:
-            context.load_default_certs(ssl.Purpose.SERVER_AUTH)
-        self._load(context)
-        return context
+        assert self.tls is not None
+        return self.tls.client() if self.encrypts else None
 
     def binding(self) -> bytes:
         """The hash of this server's own certificate, as its clients see it; empty without TLS.
 
         Raises `InvalidRequest` for a file that cannot be used.
         """
-        if self.certificate is None:
-            return b""
-        try:
-            text = self.certificate.read_text()
-            start = text.index(_PEM_BEGIN)
-            end = text.index(_PEM_END, start) + len(_PEM_END)
-            return binding_of(ssl.PEM_cert_to_DER_cert(text[start:end]))
-        except (OSError, ValueError) as error:
-            raise InvalidRequest(f"{self.certificate} is no certificate: {error}") from error
+        assert self.tls is not None
+        return b"" if self.certificate is None else self.tls.binding
 
     def client_proof(self, client: bytes, server: bytes, binding: bytes) -> bytes:
         """What a client shows that knows the secret, for these challenges and this certificate."""
-        return self._proof(_CLIENT, client, server, binding)
+        return _proof(self.secret, _CLIENT, client, server, binding)
 
     def server_proof(self, client: bytes, server: bytes, binding: bytes) -> bytes:
         """What a server shows that knows the secret."""
-        return self._proof(_SERVER, client, server, binding)
+        return _proof(self.secret, _SERVER, client, server, binding)
 
-    def _proof(self, role: bytes, client: bytes, server: bytes, binding: bytes) -> bytes:
-        assert self.secret
-        assert len(client) == len(server) == CHALLENGE_BYTES and len(binding) in (0, 32)
-        return hmac.digest(self.secret, role + client + server + binding, "sha256")
+    def answer(self, shown: object, client: bytes, server: bytes, binding: bytes) -> bytes | None:
+        """What a server shows to who has proved a secret: that it knows the same one.
 
-    def _load(self, context: ssl.SSLContext) -> None:
-        key = self.private_key or self.certificate
-        if key is not None:
-            check_closed(key)
-        try:
-            if self.certificate is not None:
-                context.load_cert_chain(self.certificate, self.private_key)
-            if self.authorities is not None:
-                context.load_verify_locations(self.authorities)
-        except OSError as error:
-            # An SSLError is one, too, and names no file.
-            files = (self.certificate, self.private_key, self.authorities)
-            names = ", ".join(str(file) for file in files if file is not None)
-            raise InvalidRequest(f"cannot use {names} for TLS: {error}") from error
+        None if no accepted secret was proved. How long it takes tells nothing of the secrets.
+        """
+        proved = [
+            each
+            for each in self.secrets
+            if proofs_match(shown, _proof(each, _CLIENT, client, server, binding))
+        ]
+        return _proof(proved[0], _SERVER, client, server, binding) if proved else None
+
+
+def _proof(secret: bytes, role: bytes, client: bytes, server: bytes, binding: bytes) -> bytes:
+    assert secret
+    assert len(client) == len(server) == CHALLENGE_BYTES and len(binding) in (0, 32)
+    return hmac.digest(secret, role + client + server + binding, "sha256")
+
+
+def _check_renewed(new: Security, old: Security) -> None:
+    assert new.tls is not None and old.tls is not None
+    if new.encrypts:
+        new.tls.read_as(old.tls)
 
 
 NO_SECURITY: Final = Security()

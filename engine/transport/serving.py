@@ -11,6 +11,7 @@ Invariants:
 """
 
 import asyncio
+import ssl
 import sys
 from collections.abc import Awaitable, Callable, Coroutine
 from functools import partial
@@ -61,7 +62,8 @@ ConnectionT = TypeVar("ConnectionT", bound="ServedConnection")
 class ConnectionServer(Generic[ConnectionT]):
     """Serves connections that `connect()` makes, each greeted within `greeting_ms`.
 
-    Who listens gives `context` to the listener. A `door` lets those in who do not know the secret;
+    Who listens gives `context` to the listener: each connection is judged by what was known when it
+    was accepted. A `door` lets those in who do not know the secret;
     without a secret there is nothing to know, and it is not asked. Raises `InvalidRequest` for
     security that cannot be used.
     """
@@ -80,10 +82,19 @@ class ConnectionServer(Generic[ConnectionT]):
         self.greeting_s = greeting_ms / 1000
         self.closing = False
         self.door = door if security.secret else None
-        self.context = security.server_context(strangers=self.door is not None)
         self._connect = connect
         self._security = security
-        self._binding = security.binding()
+        self.context()
+        security.binding()
+
+    def context(self) -> ssl.SSLContext | None:
+        """TLS for the next connection, None without."""
+        return self.security.server_context(strangers=self.door is not None)
+
+    @property
+    def security(self) -> Security:
+        """What the next connection is asked for."""
+        return self._security.now
 
     def accept(self) -> FramedConnection:
         """The protocol of one more connection, for `loop.create_server` and its like."""
@@ -106,14 +117,6 @@ class ConnectionServer(Generic[ConnectionT]):
         if len(self.connections) >= self.connections_max:
             return Overloaded("too many connections: close some, or try again later")
         return None
-
-    def greeting(self) -> ServerGreeting:
-        """What one more connection has to prove."""
-        return ServerGreeting(self._security, self._binding)
-
-    def login(self) -> LoginGreeting:
-        """The login of a user over one more connection."""
-        return LoginGreeting(self._binding)
 
     def known(self, wire: FramedConnection) -> Caller:
         """Who has proved the secret, where there is one. Raises `AccessRefused`."""
@@ -162,7 +165,9 @@ class ServedConnection:
         """Done once it is a part of the cluster, or has ended: see `Accepted`."""
         self.caller = BY_ANYBODY
         """Who is at the other end, once they are welcome."""
-        self._greeting = server.greeting()
+        security = server.security
+        self._binding = security.binding()
+        self._greeting = ServerGreeting(security, self._binding)
         self._login: LoginGreeting | None = None
         self._looking: asyncio.Task[None] | asyncio.TimerHandle | None = None
         self._greeted = False
@@ -262,7 +267,7 @@ class ServedConnection:
     # Users
 
     def _begin_login(self, door: Door, first: object) -> None:
-        login = self._login = self._server.login()
+        login = self._login = LoginGreeting(self._binding)
         user = login.begin(first)
 
         async def challenge() -> None:

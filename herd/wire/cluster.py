@@ -16,7 +16,6 @@ Invariants:
 import asyncio
 import random
 import shutil
-import ssl
 import tempfile
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
@@ -75,7 +74,7 @@ class LeaderRoute:
         self._rng = rng
         self._settings = settings or WireSettings()
         self._security = security
-        self._context: ssl.SSLContext | None = security.client_context()
+        security.client_context()
         self._leaders: dict[str, str] = {}
         self._channels: dict[str, FramedChannel] = {}
         self._dialling: dict[str, asyncio.Lock] = {}
@@ -157,7 +156,6 @@ class LeaderRoute:
                     self._clock,
                     settings=self._settings,
                     security=self._security,
-                    context=self._context,
                 )
         return found
 

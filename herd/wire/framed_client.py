@@ -9,7 +9,6 @@ Invariants:
 
 import asyncio
 import math
-import ssl
 from dataclasses import replace
 from typing import Any, Final
 
@@ -165,7 +164,6 @@ async def dial_sessions(
     options: dict[str, Any] | None = None,
     settings: WireSettings | None = None,
     security: Security = NO_SECURITY,
-    context: ssl.SSLContext | None = None,
 ) -> FramedChannel:
     """Connect to a server of sessions.
 
@@ -178,7 +176,7 @@ async def dial_sessions(
         request_timeout_ms=settings.lease_ms, connect_timeout_ms=settings.connect_timeout_ms
     )
     try:
-        channel = await FramedChannel.dial(address, greeting, clock, framed, security, context)
+        channel = await FramedChannel.dial(address, greeting, clock, framed, security)
     except EngineError as error:
         raise _refused(address, error) from error
     assert isinstance(channel, FramedChannel)

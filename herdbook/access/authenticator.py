@@ -18,7 +18,7 @@ from typing import Any, Final, NamedTuple, Protocol, TypeVar
 
 from engine.access.principal import EVERYBODY, SYSTEM, Principal
 from engine.access.scram import NOT_PROVED, ScramVerifier, prepared_name
-from engine.access.tokens import SESSION, SESSION_MS, Claims, is_signed, sign, verify
+from engine.access.tokens import SESSION, SESSION_MS, Claims, Keys, is_signed, sign, verify
 from engine.errors import AccessRefused, InvalidRequest, MetadataUnavailable, Unavailable
 from engine.expiry import is_over
 from engine.ports.clock import Clock
@@ -52,14 +52,14 @@ class _Looking(NamedTuple):
 class StoreAuthenticator:
     """An `engine.access.port.Authenticator` over the rows of users."""
 
-    def __init__(self, rows: UserRows, key: bytes, clock: Clock, threads: Threads) -> None:
-        """`key` signs the tokens of sessions: all that take them are given the same."""
+    def __init__(self, rows: UserRows, keys: Keys, clock: Clock, threads: Threads) -> None:
+        """`keys` are for the tokens of sessions: all that take them are given the same."""
         self.rows = rows
-        self._key = key
+        self._keys = keys
         self._clock = clock
         self._threads = threads
         # What a strange name is judged by stays the same for all servers with one key.
-        self._nobody = hmac.digest(key, b"herdbook nobody", "sha256")
+        self._nobody = hmac.digest(keys()[0], b"herdbook nobody", "sha256")
         self._kept: dict[Hashable, tuple[float, Any]] = {}
         self._asking: dict[Hashable, _Looking] = {}
 
@@ -80,7 +80,7 @@ class StoreAuthenticator:
         """See `Authenticator`."""
         now_ms = self._clock.wall_ms()
         if is_signed(token):
-            claims = verify(token, self._key, SESSION, now_ms)
+            claims = verify(token, self._keys(), SESSION, now_ms)
             user = await self.principal(claims.user)
             if user.made_ms != claims.made_ms:
                 raise AccessRefused(_TOKEN_REFUSED)
@@ -114,7 +114,7 @@ class StoreAuthenticator:
         """See `Authenticator`."""
         expires_ms = self._clock.wall_ms() + SESSION_MS
         known = await self.principal(user)
-        return sign(Claims(SESSION, known.name, expires_ms, (), known.made_ms), self._key)
+        return sign(Claims(SESSION, known.name, expires_ms, (), known.made_ms), self._keys()[0])
 
     async def _lately(self, what: Hashable, ask: Callable[[], Coroutine[Any, Any, T]]) -> T:
         """What is known of a thing, looked up anew if that was a while ago.

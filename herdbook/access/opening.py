@@ -13,7 +13,6 @@ from typing import Any
 
 from engine.access.door import UserDoor
 from engine.access.guesses import Guesses
-from engine.access.tokens import key_of
 from engine.ledger.client import LedgerClient
 from engine.ports.clock import Clock
 from engine.transport.security import Security
@@ -34,8 +33,9 @@ async def users_of(book: Any) -> StoreAuthenticator:
 
 def users_in(herd: Tablespaces, clock: Clock, security: Security) -> StoreAuthenticator:
     """Who knows the users of a store, by its tablespaces."""
-    key = key_of(security.secret) if security.secret else own_key()
-    return StoreAuthenticator(UserRows(herd, clock), key, clock, PasswordThreads())
+    own = (own_key(),)
+    keys = security.token_keys if security.secret else lambda: own
+    return StoreAuthenticator(UserRows(herd, clock), keys, clock, PasswordThreads())
 
 
 @asynccontextmanager

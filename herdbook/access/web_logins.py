@@ -5,8 +5,6 @@ Invariants:
 - Logins go through the gate of a node's HTTP: who guesses waits, and refusals are noted.
 """
 
-from collections.abc import Iterable
-
 from starlette.requests import Request
 from starlette.responses import Response
 
@@ -16,6 +14,7 @@ from broker.http.logins import Logins, User
 from engine.access.principal import Grant, Principal
 from engine.access.scram import NOT_PROVED, ScramVerifier
 from engine.errors import AccessRefused, EngineError
+from engine.ports.renewing import Renewed
 from herdbook.http.errors import HttpError
 from herdbook.http.gate import Gate
 
@@ -26,8 +25,17 @@ class FileUsers:
     Who is no administrator has the tenant of their name.
     """
 
-    def __init__(self, users: Iterable[User]) -> None:
-        self._logins = Logins(users)
+    def __init__(self, users: tuple[User, ...] | Renewed[tuple[User, ...]]) -> None:
+        self._users = users
+        self._known: tuple[User, ...] = ()
+        self._found = Logins()
+
+    @property
+    def _logins(self) -> Logins:
+        users = self._users.value if isinstance(self._users, Renewed) else self._users
+        if users is not self._known:
+            self._known, self._found = users, Logins(users)
+        return self._found
 
     async def anonymous(self) -> Principal:
         """See `Authenticator`."""

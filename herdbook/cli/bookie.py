@@ -11,6 +11,8 @@ Invariants:
 import asyncio
 import logging
 import socket
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -18,10 +20,11 @@ from typing import TYPE_CHECKING, Annotated, Final
 
 import typer
 
-from engine.access.secret_files import secret_in, secret_text_in
-from engine.errors import EngineError, InvalidRequest
+from engine.access.secret_files import shared_secrets_in
+from engine.errors import EngineError
 from herdbook.cli.late import Late, late
 from herdbook.cli.store import refuse_url_as_data
+from herdbook.finding import Configuration, ZooKeeperTable
 
 if TYPE_CHECKING:
     from engine.access.audit import Audit
@@ -84,6 +87,14 @@ ZooKeeperUser = Annotated[str, typer.Option(help="Who this is to ZooKeeper: a di
 ZooKeeperPassword = Annotated[
     Path | None, typer.Option(help="A file with the password of that user.")
 ]
+ZooKeeperAuthorities = Annotated[
+    Path | None,
+    typer.Option(help="Who signs ZooKeeper's certificates, PEM: it is reached over TLS."),
+]
+ZooKeeperCertificate = Annotated[
+    Path | None, typer.Option(help="What is shown to a ZooKeeper that asks for a certificate, PEM.")
+]
+ZooKeeperKey = Annotated[Path | None, typer.Option(help="That certificate's key, PEM.")]
 Listen = Annotated[str, typer.Option(help="Where clients reach the bookies: HOST:PORT.")]
 Grpc = Annotated[str, typer.Option(help="Where gRPC clients do: HOST:PORT. Default: no gRPC.")]
 Advertise = Annotated[
@@ -156,16 +167,17 @@ def bookie(
     repair_grace_ms: RepairGrace = None,
     zookeeper_user: ZooKeeperUser = "",
     zookeeper_password_file: ZooKeeperPassword = None,
+    zookeeper_authorities: ZooKeeperAuthorities = None,
+    zookeeper_certificate: ZooKeeperCertificate = None,
+    zookeeper_private_key: ZooKeeperKey = None,
 ) -> None:
     """Run a bookie in each folder until told to stop. SIGTERM drains, a second one does not."""
     if context.invoked_subcommand is not None:
         return
-    if not data or not zookeeper:
-        raise _missing("--zookeeper" if data else "--data")
-    _check_folders(data)
+    data, zookeeper = _checked(data, zookeeper)
     from engine.server_settings import ServerSettings
 
-    try:
+    with _failing():
         security = security_of(secret_file, certificate, private_key, authorities)
         settings = ServerSettings(
             listen=listen,
@@ -181,19 +193,28 @@ def bookie(
             repair=_repair_settings(repair_grace_ms),
         )
         with _runner() as runner:
-            door = _door(zookeeper, zookeeper_user, zookeeper_password_file, data, security)
+            door = _door(zookeeper, _zookeeper_told(context), data, security)
             runner.run(_serve(data, door, settings, security, metrics))
+
+
+def _checked(data: list[Path] | None, zookeeper: str | None) -> tuple[list[Path], str]:
+    """Both, where both are there. Raises `typer.BadParameter`."""
+    if not data or not zookeeper:
+        option = "--zookeeper" if data else "--data"
+        raise typer.BadParameter("a bookie needs --data and --zookeeper", param_hint=option)
+    for folder in data:
+        refuse_url_as_data(folder, "a bookie keeps its entries in a folder of this machine")
+    return data, zookeeper
+
+
+@contextmanager
+def _failing() -> Iterator[None]:
+    """End the command with one line where the block fails."""
+    try:
+        yield
     except (EngineError, OSError) as error:
-        raise _failed(error) from error
-
-
-def _missing(option: str) -> typer.BadParameter:
-    return typer.BadParameter("a bookie needs --data and --zookeeper", param_hint=option)
-
-
-def _failed(error: Exception) -> typer.Exit:
-    typer.echo(f"{type(error).__name__}: {' '.join(str(error).split())}", err=True)
-    return typer.Exit(1)
+        typer.echo(f"{type(error).__name__}: {' '.join(str(error).split())}", err=True)
+        raise typer.Exit(1) from error
 
 
 def _audit(security: "Security") -> "Audit":
@@ -212,11 +233,6 @@ def _runner() -> asyncio.Runner:
     return asyncio.Runner(loop_factory=new_event_loop)
 
 
-def _check_folders(data: list[Path]) -> None:
-    for folder in data:
-        refuse_url_as_data(folder, "a bookie keeps its entries in a folder of this machine")
-
-
 def security_of(
     secret_file: Path | None,
     certificate: Path | None,
@@ -226,38 +242,33 @@ def security_of(
     """Security from files. Raises `InvalidRequest` for a secret that cannot be read."""
     from engine.transport.security import Security
 
-    return Security(_content(secret_file), certificate, private_key, authorities)
+    def read() -> Security:
+        secret, other = shared_secrets_in(secret_file)
+        return Security(secret, certificate, private_key, authorities, other_secret=other)
+
+    return Security.renewed(read)
 
 
-def _content(file: Path | None) -> bytes:
-    """What is in a file, without white space around it; nothing without a file."""
-    if file is None:
-        return b""
-    content = secret_in(file)
-    if not content:
-        raise InvalidRequest(f"{file} is empty")
-    return content
-
-
-def _password(file: Path | None) -> str:
-    password = secret_text_in(file)
-    if file is not None and not password:
-        raise InvalidRequest(f"{file} is empty")
-    return password
+def _zookeeper_told(context: typer.Context) -> ZooKeeperTable:
+    """What the options say of ZooKeeper that begin with its name."""
+    said = {name: context.params[f"zookeeper_{name}"] for name in ZooKeeperTable.__struct_fields__}
+    return ZooKeeperTable(**{name: str(value) for name, value in said.items() if value})
 
 
 def _door(
-    zookeeper: str, user: str, password_file: Path | None, data: list[Path], security: "Security"
+    zookeeper: str, told: ZooKeeperTable, data: list[Path], security: "Security"
 ) -> "ClusterDoor":
     """The way to the cluster's metadata. Raises `InvalidRequest`."""
     from engine.metadata.cluster_url import SCHEME, parse_url
-    from engine.metadata.zookeeper_settings import ZooKeeperSettings
+    from engine.metadata.zookeeper_settings import clear_password
     from herdbook.bookie_cluster import ClusterDoor
 
     where = parse_url(SCHEME + zookeeper.removeprefix(SCHEME))
-    settings = ZooKeeperSettings(user=user, password=_password(password_file))
-    if security.on and not user:
+    settings = Configuration(zookeeper=told).make_zookeeper()
+    if security.on and not told.user:
         _say_aside(OPEN_ZOOKEEPER)
+    if why := clear_password(where.hosts, told.user, settings.tls.encrypts):
+        _say_aside(f"warning: {why}, by --zookeeper-authorities")
     return ClusterDoor(where, settings, data, _say_aside)
 
 

@@ -30,6 +30,7 @@ from herdbook.cli.store import (
     print_table,
     refuse_url_as_data,
     run,
+    warn_of_clear_password,
     with_store,
 )
 from herdbook.cli.working import Working
@@ -98,6 +99,7 @@ def node(
     from herdbook.herd_node import HerdNodeSettings, serve_node
 
     write_for_ourselves()
+    warn_of_clear_password(cluster)
     _log_with_times()
     kept = NodeSettings() if replica_grace_ms is None else NodeSettings(grace_ms=replica_grace_ms)
     settings = HerdNodeSettings(listen, grpc, advertise, insecure, kept)

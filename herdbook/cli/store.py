@@ -68,6 +68,27 @@ def run(work: Coroutine[Any, Any, R]) -> R:
         raise typer.Exit(status_of(error)) from error
 
 
+def warn_of_clear_password(url: str | None) -> None:
+    """Say so, where a server is about to send ZooKeeper's password in the clear.
+
+    Whatever keeps the store from being found is told by whoever opens it.
+    """
+    from engine.metadata.cluster_url import parse_url
+    from engine.metadata.zookeeper_settings import clear_password
+    from herdbook.finding import find, is_cluster
+    from herdbook.task_api import read_configured
+
+    try:
+        told = read_configured()
+        found = find(url, configuration=told)
+        hosts = parse_url(found).hosts if is_cluster(found) else ""
+    except InvalidRequest:
+        return
+    table = told.zookeeper
+    if hosts and (why := clear_password(hosts, table.user, bool(table.authorities))):
+        typer.echo(f"warning: {why}, in the table [zookeeper]", err=True)
+
+
 def with_store(url: str | None, work: "Callable[[LedgerClient], Awaitable[R]]") -> R:
     """Open the store that the rule finds, do the work with it, close it."""
 

@@ -12,7 +12,7 @@ from typing import Annotated
 import typer
 
 from herdbook.cli.statuses import status_of
-from herdbook.cli.store import Url, run
+from herdbook.cli.store import Url, run, warn_of_clear_password
 
 Certificate = Annotated[Path | None, typer.Option(help="Of this server, PEM.")]
 PrivateKey = Annotated[Path | None, typer.Option(help="Its key, PEM.")]
@@ -74,12 +74,13 @@ def serve(
     """Serve the HTTP interfaces of a folder's broker, or as a broker of a cluster."""
     from broker.errors import BrokerError
     from engine.folder.modes import write_for_ourselves
-    from herdbook.task_server import TaskServerSettings, read_users, serve_tasks
+    from herdbook.task_server import TaskServerSettings, renewed_users, serve_tasks
 
     write_for_ourselves()
+    warn_of_clear_password(url)
 
     async def work() -> None:
-        known = read_users(users) if users is not None else ()
+        known = renewed_users(users) if users is not None else ()
         settings = TaskServerSettings(
             listen,
             grpc,

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Annotated, Final
 import typer
 
 from herdbook.cli.statuses import status_of
-from herdbook.cli.store import Url, run
+from herdbook.cli.store import Url, run, warn_of_clear_password
 
 if TYPE_CHECKING:
     from broker.worker.pool import Pool
@@ -112,6 +112,8 @@ def worker(
 
     for address in broker or ():
         _check_wire(address, *_host_port(address))
+    if not broker:
+        warn_of_clear_password(url)
     many = processes or os.cpu_count() or 1
     limits = WorkerLimits(
         (places or many * _PLACES_A_PROCESS) + ahead,

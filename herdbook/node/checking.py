@@ -11,12 +11,14 @@ from itertools import combinations
 from pathlib import Path
 from typing import Any, Final
 
-from engine.access.secret_files import why_open
+from engine.access.secret_files import shared_secrets_in, why_open
 from engine.errors import InvalidRequest
 from engine.folder.naming import refuse_url
 from engine.metadata.cluster_url import SCHEME, parse_url
+from engine.metadata.zookeeper_settings import clear_password
 from engine.ports.system_latency import CpuLatency
 from engine.transport.address import is_loopback, parse_host_port
+from engine.transport.security import Security
 from herdbook.http_proxies import Proxies
 from herdbook.node.reading import KEYS, gather
 from herdbook.node.settings import (
@@ -29,7 +31,7 @@ from herdbook.node.settings import (
     listeners,
 )
 
-PAIRS: Final = ("security", "broker", "http")
+PAIRS: Final = ("security", "zookeeper", "broker", "http")
 """Tables with a certificate and its key."""
 SECRETS: Final = ("secret_file", "password_file", "private_key", "users")
 """Keys of files that nobody else may read."""
@@ -133,7 +135,15 @@ def _processors(settings: NodeSettings) -> Iterator[str]:
 
 def warnings_of(settings: NodeSettings) -> list[str]:
     """What is wrong and keeps nothing from starting, a line each."""
-    return [f"{DISKS}: {why}: no bookie starts there" for _, why in _useless(settings)]
+    found = [f"{DISKS}: {why}: no bookie starts there" for _, why in _useless(settings)]
+    if settings.clustered and (why := _clear_password(settings)):
+        found.append(f"zookeeper.authorities: {why}")
+    return found
+
+
+def _clear_password(settings: NodeSettings) -> str:
+    table = settings.zookeeper
+    return clear_password(parse_url(settings.url).hosts, table.user, bool(table.authorities))
 
 
 def _useless(settings: NodeSettings) -> list[tuple[str, str]]:
@@ -180,6 +190,11 @@ def _files(settings: NodeSettings) -> Iterator[str]:
                     continue
             if key.rpartition(".")[2] in SECRETS and (why := why_open(Path(value))):
                 yield f"{key}: {why}"
+            elif key == "security.secret_file":
+                secret, other = shared_secrets_in(Path(value))
+                Security(secret, other_secret=other)
+        except InvalidRequest as error:
+            yield f"{key}: {error}"
         except OSError as error:
             yield f"{key}: {value} cannot be read: {error.strerror}"
 
@@ -192,6 +207,8 @@ def _certificates(settings: NodeSettings) -> Iterator[str]:
             yield f"{name}.{missing}: it is missing; a certificate and its key go together"
     if bool(settings.zookeeper.user) != bool(settings.zookeeper.password_file):
         yield "zookeeper: user and password_file go together"
+    if settings.zookeeper.certificate and not settings.zookeeper.authorities:
+        yield "zookeeper.authorities: it is missing; a certificate is shown to checked servers only"
 
 
 def _addresses(settings: NodeSettings) -> Iterator[str]:

@@ -3,6 +3,7 @@
     {"settings": {...}, "roles": ["bookie"]}      the first line, from the supervisor
     {"end": "bookie"}                             end that role
     {"others": {"herd": "silent"}}                who else of the node does not serve now
+    {"renew": true}                               read secrets and certificates again
     {}                                            a sign of life, from here: the loop turns
     {"role": "bookie", "at": "tcp:..."}           it serves, or
     {"role": "bookie", "ended": true}             it ended as it was told, from here
@@ -24,6 +25,7 @@ from typing import Any, Final
 import msgspec
 
 from engine.errors import EngineError
+from engine.ports.renewing import renew_all
 from engine.ports.system_loop import new_event_loop
 from engine.ports.system_signals import ended_by_signals
 from herdbook.node.ending_with import ending_with
@@ -48,6 +50,7 @@ class Command(msgspec.Struct, frozen=True, omit_defaults=True):
 
     end: Role | None = None
     others: dict[str, str] | None = None
+    renew: bool = False
 
 
 class Report(msgspec.Struct, frozen=True, omit_defaults=True):
@@ -93,6 +96,8 @@ class _Child:
             command = msgspec.json.decode(line, type=Command)
             if command.others is not None:
                 self._roles.others = command.others
+            if command.renew:
+                renew_all()
             if command.end is not None:
                 ending.append(asyncio.create_task(self._end(command.end)))
         # Nobody is there any more who could want this.

@@ -57,7 +57,7 @@ def _keys() -> dict[str, Key]:
 
 
 def _kind(table: type | None, name: str, wanted: Any) -> str:
-    if table is SecurityTable or (table is ZooKeeperTable and name == "password_file"):
+    if table is SecurityTable or (table is ZooKeeperTable and name != "user"):
         return FILE["kind"]
     if table is AuditTable:
         return PLACE["kind"]

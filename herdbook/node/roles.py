@@ -209,7 +209,7 @@ async def _opened(service: Service) -> "AsyncIterator[OpenFolder | None]":
 
 
 async def _broker(service: Service) -> None:
-    from herdbook.task_server import TaskServerSettings, read_users, serve_tasks
+    from herdbook.task_server import TaskServerSettings, renewed_users, serve_tasks
 
     settings = service.settings
     table = settings.broker
@@ -224,7 +224,7 @@ async def _broker(service: Service) -> None:
         advertise=settings.reached(table.grpc, table.advertise),
         advertise_http=table.advertise_http or (f"{scheme}://{http}" if _fixed(http) else ""),
         state=state,
-        users=read_users(Path(table.users)) if table.users else (),
+        users=renewed_users(Path(table.users)) if table.users else (),
         insecure=settings.insecure,
         certificate=Path(table.certificate) if table.certificate else None,
         private_key=Path(table.private_key) if table.private_key else None,

@@ -21,6 +21,7 @@ from engine.errors import FolderLocked, InvalidRequest
 from engine.folder.lock import FolderLock, is_locked
 from engine.folder.modes import close_to_others
 from engine.ports.clock import SystemClock
+from engine.ports.system_signals import renewed_by_signal
 from engine.transport.address import parse_host_port
 from herdbook.node.child import log_with_times, quiet_grpc
 from herdbook.node.here import Roles
@@ -37,7 +38,8 @@ _LOOK_S: Final = 0.05
 
 
 async def serve_node(settings: NodeSettings, say: Say) -> None:
-    """Serve until SIGTERM or SIGINT; a second one ends it at once.
+    """Serve until SIGTERM or SIGINT; a second one ends it at once. On SIGHUP all of its processes
+    read secrets and certificates again.
 
     Raises `FolderLocked` where the folder has a node, `InvalidRequest` where somebody else listens
     at its ports, `NodeFailed` where a role cannot go on, and in one process what that role raised.
@@ -45,6 +47,7 @@ async def serve_node(settings: NodeSettings, say: Say) -> None:
     quiet_grpc()
     ending = Ending()
     ending.on_signals()
+    renewed_by_signal()
     folder = settings.own_folder
     file = StatusFile(folder, settings.url, settings.supervisor)
     killed = was_killed(folder)
@@ -161,6 +164,7 @@ async def supervised(
             say=lambda name, line: log.pass_on(f"{name:<{width}} | {line}"),
             changed=lambda it: watch.note(it.states),
         )
+        renewed_by_signal(supervisor.renew)
         async with _beside(_farewell(ending, watch, settings.supervisor.stop_timeout_ms)):
             await supervisor.run(ending)
 

@@ -128,6 +128,11 @@ class Supervisor:
             if isinstance(outcome, BaseException):
                 raise outcome
 
+    def renew(self) -> None:
+        """Have all processes read secrets and certificates again; who starts later does so then."""
+        for watched in self._watched:
+            watched.renew()
+
     def passed(self, seconds: float) -> None:
         """So much time has passed in which processes could have given a sign of life."""
         for watched in self._watched:
@@ -250,6 +255,11 @@ class _Watched:
         assert self._writer is not None
         self._told_of = others
         self._writer.write(msgspec.json.encode(Command(others=others)) + b"\n")
+
+    def renew(self) -> None:
+        """Have it read secrets and certificates again."""
+        if not self.gone.is_set() and self._writer is not None:
+            self._writer.write(msgspec.json.encode(Command(renew=True)) + b"\n")
 
     def passed(self, seconds: float) -> None:
         """So much time passed; what it said meanwhile has been taken down."""

@@ -19,6 +19,7 @@ from engine.ports.system_latency import DEVICE
 from engine.transport.address import parse_host_port
 from engine.transport.frames import Kind, encode_greeting, frame_header
 from engine.transport.security import Security
+from tests.acceptance.machines import until
 from tests.engine.metadata.zookeeper_fixture import (
     fresh_chroot,
     paused,
@@ -30,6 +31,7 @@ from tests.herdbook.bookie_processes import BookieProcess, processes, reached
 
 WIRES: tuple[Wire, ...] = ("framed", "grpc")
 SECRET = b"the cows come home at six"
+OTHER = b"the cows come home at ten"
 
 
 class Cluster:
@@ -221,7 +223,7 @@ async def test_a_bookie_that_cannot_start_says_why_in_one_line_and_ends_with_1(
             )
 
 
-async def test_a_bookie_with_a_secret_file_serves_those_who_know_the_secret(
+async def test_a_bookie_with_a_secret_file_serves_those_who_know_the_secret_that_it_holds_now(
     tmp_path: Path,
 ) -> None:
     (tmp_path / "secret").write_bytes(SECRET + b"\n")
@@ -231,7 +233,18 @@ async def test_a_bookie_with_a_secret_file_serves_those_who_know_the_secret(
         cluster(tmp_path, 1, "--secret-file", str(tmp_path / "secret")) as made,
         connect(made.url, settings=one, security=Security(secret=SECRET)) as client,
     ):
-        assert len(await read(client, await write(client, 10))) == 10
+        ledger = await write(client, 10)
+        (tmp_path / "secret").write_bytes(OTHER)
+        made.bookies[0].signal(signal.SIGHUP)
+
+        async def said() -> bool:
+            return "were read again" in made.bookies[0].log.read_text()
+
+        await until("the bookie has read its secret again", said)
+        assert len(await read(client, ledger)) == 10
+        other = Security(secret=OTHER)
+        async with connect(made.url, settings=one, security=other) as client:
+            assert len(await read(client, ledger)) == 10
 
 
 async def test_certificates_and_a_secret_protect_both_wires_of_a_bookie(tmp_path: Path) -> None:

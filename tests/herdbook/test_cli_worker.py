@@ -76,6 +76,7 @@ async def test_a_worker_runs_tasks_and_leaves_on_sigterm_when_they_have_ended(
             broker, Spec("until_gone", payload=f'{{"note":"{note}"}}'.encode())
         )
         await began(note)
+        process.send_signal(signal.SIGHUP)
         process.send_signal(signal.SIGTERM)
         assert process.stderr is not None
         line = (await process.stderr.readline()).decode()

@@ -7,6 +7,7 @@ import pytest
 
 from engine import cluster
 from engine.errors import InvalidRequest
+from herdbook.cli.store import warn_of_clear_password
 from herdbook.finding import (
     Configuration,
     StoreNotFound,
@@ -16,6 +17,7 @@ from herdbook.finding import (
     open_store,
     read_configuration,
 )
+from tests.engine.transport.certificates import Authority
 
 CLUSTER = "herdbook://zk1:2181/prod"
 
@@ -98,6 +100,31 @@ def test_secrets_and_certificates_are_named_relative_to_the_file(tmp_path: Path)
     (tmp_path / "secret").unlink()
     with pytest.raises(InvalidRequest, match="secret cannot be read"):
         told.make_security()
+
+
+def test_zookeeper_is_reached_over_tls_where_its_authorities_are_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    signed = Authority(tmp_path, "ca").sign("client")
+    (tmp_path / "password").write_text("moo")
+    (tmp_path / "password").chmod(0o600)
+    file = tmp_path / "c.toml"
+    clear = '[zookeeper]\nuser = "herd"\npassword_file = "password"\n'
+    file.write_text(
+        f'{clear}authorities = "ca.pem"\ncertificate = "client.crt"\nprivate_key = "client.key"\n'
+    )
+    tls = read_configuration(file).make_zookeeper().tls
+    assert tls.encrypts and tls.certificate == signed.certificate and tls.source is not None
+    assert tls.client_context() is not None
+    monkeypatch.setenv("HERDBOOK_CONFIG", str(file))
+    warn_of_clear_password("herdbook://zk1:2281/prod")
+    assert not capsys.readouterr().err
+    file.write_text(clear)
+    warn_of_clear_password("herdbook://zk1:2181/prod")
+    warn_of_clear_password("herdbook://127.0.0.1:2181/prod")
+    warn_of_clear_password(str(tmp_path))
+    told = capsys.readouterr().err.splitlines()
+    assert len(told) == 1 and "zk1:2181 in the clear" in told[0]
 
 
 def test_without_a_file_nothing_is_said(tmp_path: Path) -> None:

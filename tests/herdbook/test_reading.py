@@ -53,12 +53,14 @@ async def test_a_clients_token_is_short_and_another_one_before_it_ends() -> None
     hours = Hours()
     async with shown_token(hours, hours, hours.sleep) as shown:
         first = shown.text
-        assert verify(first, KEY, READ, hours.wall_ms()).expires_ms - hours.wall_ms() == 3_600_000
+        assert (
+            verify(first, (KEY,), READ, hours.wall_ms()).expires_ms - hours.wall_ms() == 3_600_000
+        )
         for _ in range(24):
             before, ends_ms = shown.text, hours.wall_ms() + READ_TOKEN_MS
             await hours.pass_by()
             assert shown.text != before and hours.wall_ms() < ends_ms
-            verify(shown.text, KEY, READ, hours.wall_ms())
+            verify(shown.text, (KEY,), READ, hours.wall_ms())
         assert set(hours.slept) == {RENEW_S}
 
 
@@ -69,4 +71,4 @@ async def test_a_token_that_cannot_be_renewed_at_the_moment_is_asked_for_again()
         for _ in range(4):
             await hours.pass_by()
         assert hours.slept == [RENEW_S, AGAIN_S, AGAIN_S, AGAIN_S, RENEW_S]
-        verify(shown.text, KEY, READ, hours.wall_ms())
+        verify(shown.text, (KEY,), READ, hours.wall_ms())

@@ -113,7 +113,7 @@ GRPC_MUTANTS: Final = (
         "any-secret-opens-grpc",
         "issue 3: a shared secret is needed when security is on",
         _SECURITY,
-        "            if hmac.compare_digest(value, secret):\n",
+        "            if any(hmac.compare_digest(value, secret) for secret in secrets):\n",
         "            if value:\n",
         by_test(
             _SECURITY_TESTS, "test_a_wrong_secret_and_a_missing_one_are_told_so_and_harm_nobody"
@@ -131,8 +131,8 @@ GRPC_MUTANTS: Final = (
         "grpc-clients-need-no-certificate",
         "issue 3: mutual TLS",
         _SECURITY,
-        "        require_client_auth=authorities is not None and not strangers,\n",
-        "        require_client_auth=False,\n",
+        "    require = security.authorities is not None and not strangers\n",
+        "    require = False\n",
         by_test(
             _SECURITY_TESTS,
             "test_a_client_without_a_certificate_or_with_a_strangers_is_refused",

@@ -12,6 +12,7 @@ _SERVING: Final = "engine/transport/serving.py"
 _DIALING: Final = "engine/transport/dialing.py"
 _LISTENING: Final = "engine/transport/listening.py"
 _SERVER: Final = "engine/server.py"
+_ROTATION_TESTS: Final = "engine/transport/test_rotation.py"
 _SECURITY_TESTS: Final = "engine/transport/test_security.py"
 _HOSTILE_TESTS: Final = "engine/transport/test_hostile.py"
 _LISTENING_TESTS: Final = "engine/transport/test_listening.py"
@@ -24,9 +25,29 @@ WIRE_MUTANTS: Final = (
         "any-proof-is-good",
         "a server with a secret welcomes nobody who has not proved it",
         _GREETING,
-        "        if not proofs_match(_one_value(head), expected):\n",
-        "        if not proofs_match(expected, expected):\n",
+        "        if answer is None:\n",
+        "        answer = answer or self._security.server_proof(*challenges, self._binding)\n"
+        "        if answer is None:\n",
         by_test(_SECURITY_TESTS, "test_a_wrong_secret_is_told_so_and_harms_nobody"),
+    ),
+    Mutant(
+        "a-second-secret-opens-nothing",
+        "of two shared secrets either is accepted",
+        "engine/transport/security.py",
+        "            for each in self.secrets\n            if proofs",
+        "            for each in self.secrets[:1]\n            if proofs",
+        by_test(_ROTATION_TESTS, "test_frames_accept_both_secrets_of_a_file_and_follow_it"),
+    ),
+    Mutant(
+        "what-does-not-fit-is-used",
+        "what cannot be read, or does not fit, changes nothing",
+        "engine/ports/renewing.py",
+        "        self._check(new, self.value)\n",
+        "",
+        by_test(
+            _ROTATION_TESTS,
+            "test_what_does_not_fit_changes_nothing_and_is_told_in_one_line[another_key-for TLS]",
+        ),
     ),
     Mutant(
         "the-servers-proof-is-not-asked-for",
@@ -153,7 +174,7 @@ DIALING_MUTANTS: Final = (
         "a-shortcut-past-proofs",
         "where security is on nobody takes the socket beside a port",
         "engine/transport/dialing.py",
-        "        near = None if context is not None or security.on else shortcut_to(address)\n",
+        "        near = None if encrypted or security.on else shortcut_to(address)\n",
         "        near = shortcut_to(address)\n",
         by_test(
             "engine/transport/test_shortcut.py",
@@ -279,8 +300,8 @@ DIALING_MUTANTS: Final = (
         "a-challenge-counts-twice",
         "a challenge is used once",
         _GREETING,
-        '        self._client = self._server = b""\n        expected',
-        "        expected",
+        '        self._client = self._server = b""\n        answer',
+        "        answer",
         by_test(
             _GREETING_TESTS,
             "test_a_challenge_is_used_once_whether_the_proof_was_right_or_wrong",

@@ -89,6 +89,7 @@ PUBLIC: dict[str, tuple[str, ...]] = {
         "connect_async",
         "open",
         "open_async",
+        "read_secrets_again",
     ),
 }
 """A name that goes from here breaks somebody's program: say so in CHANGELOG.md."""

@@ -335,7 +335,7 @@ async def test_a_follower_passes_requests_on_and_their_replies_back() -> None:
     async with asked(ELSA) as leader:
         transport = httpx.ASGITransport(app=leader.app)
         async with httpx.AsyncClient(transport=transport) as http:
-            relay = HttpRelay(http)
+            relay = HttpRelay(lambda: http)
             app = create_app(follower(NOT_HERE), Logins([ELSA]), relay=relay)
             client = Client(app, login=ELSA)
             made = await client.v1("POST", "/tasks", {"type": "t", "payload": "x"}, expect=201)
@@ -407,7 +407,7 @@ async def test_a_leader_that_is_not_reached_or_breaks_off_is_told_apart() -> Non
         raise (httpx.ConnectError if request.url.host == "gone" else httpx.ReadError)("no")
 
     async with httpx.AsyncClient(transport=httpx.MockTransport(answer)) as http:
-        relay = HttpRelay(http)
+        relay = HttpRelay(lambda: http)
         request = Passed("GET", "/api/v1/status", {"authorization": "x", "cookie": "y"}, b"")
         assert await relay.ask("gone:1", request) is None
         with pytest.raises(OutcomeUnknown):

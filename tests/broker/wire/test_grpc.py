@@ -35,6 +35,8 @@ from broker.worker.pool import PoolSettings
 from broker.worker.serving import serve_worker
 from broker.worker.worker import Worker, WorkerSettings
 from engine.ports.clock import SystemClock
+from engine.ports.renewing import renew_all
+from engine.transport.grpc_security import call_metadata
 from engine.transport.security import NO_SECURITY, Security
 from tests.broker.service.yard import opened
 from tests.broker.worker.looking import until
@@ -293,6 +295,18 @@ async def test_addresses_may_change_for_as_long_as_a_program_runs() -> None:
         channels.get(f"127.0.0.1:{port}")
         assert channels.get("127.0.0.1:1") is first
     assert len(channels._channels) == 64
+    await channels.close()
+
+
+async def test_a_channel_is_made_anew_when_certificates_were_read_again() -> None:
+    source = [Security(secret=b"the cows come home")]
+    channels = Channels(Security.renewed(lambda: source[0]))
+    first = channels.get("127.0.0.1:1")
+    source[0] = Security(secret=b"the cows are at home")
+    renew_all()
+    second = channels.get("127.0.0.1:1")
+    assert second is not first and channels.get("127.0.0.1:1") is second
+    assert await channels.metadata(second) == call_metadata(source[0])
     await channels.close()
 
 

@@ -44,7 +44,7 @@ class KnownUsers:
     async def token(self, token: str) -> Principal:
         """See `Authenticator`."""
         if is_signed(token):
-            return await self.principal(verify(token, KEY, SESSION, self._clock.wall_ms()).user)
+            return await self.principal(verify(token, (KEY,), SESSION, self._clock.wall_ms()).user)
         return await self.principal(token.removeprefix("token-"))
 
     async def scram(self, user: str) -> ScramVerifier:

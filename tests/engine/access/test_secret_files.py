@@ -108,12 +108,23 @@ def test_each_that_reads_a_secret_refuses_one_that_others_may_read(
         DOORS[door](file)
 
 
+@pytest.mark.parametrize("door", DOORS)
+def test_each_that_reads_a_secret_refuses_a_file_without_one(tmp_path: Path, door: str) -> None:
+    """It was no secret, and nobody was asked for one."""
+    file = tmp_path / "empty"
+    file.write_text(" \n")
+    file.chmod(0o600)
+    with pytest.raises(InvalidRequest, match="empty"):
+        DOORS[door](file)
+
+
 @pytest.mark.usefixtures("as_user")
 def test_a_private_key_that_others_may_read_opens_no_wire(tmp_path: Path) -> None:
     signed = Authority(tmp_path, "barn").sign("node")
-    security = Security(certificate=signed.certificate, private_key=signed.private_key)
-    assert security.server_context() is not None
+    files = signed.certificate, signed.private_key
+    assert Security(b"", *files).server_context() is not None
     signed.private_key.chmod(0o644)
+    security = Security(b"", *files)
     for context in (security.server_context, security.client_context):
         with pytest.raises(InvalidRequest, match=r"chmod 600 .*node\.key"):
             context()

@@ -16,6 +16,7 @@ from engine.errors import AccessRefused, InvalidRequest
 from engine.expiry import CLOCK_DIFFERENCE_MS
 from tests.engine.access.known_users import KEY, user
 
+KEYS = (KEY,)
 NOW_MS = 1_000_000
 CLAIMS = Claims(READ, "ann", NOW_MS + 1, (("tablespace", "shop"),))
 
@@ -34,7 +35,7 @@ class Clock:
 
 
 def test_a_token_says_what_was_signed() -> None:
-    assert verify(sign(CLAIMS, KEY), KEY, READ, NOW_MS) == CLAIMS
+    assert verify(sign(CLAIMS, KEY), KEYS, READ, NOW_MS) == CLAIMS
 
 
 def test_a_token_has_its_bytes() -> None:
@@ -47,16 +48,16 @@ def test_a_token_has_its_bytes() -> None:
 
 def test_a_token_ends_with_its_moment() -> None:
     token, last_ms = sign(CLAIMS, KEY), CLAIMS.expires_ms + CLOCK_DIFFERENCE_MS
-    assert verify(token, KEY, READ, last_ms - 1) == CLAIMS
+    assert verify(token, KEYS, READ, last_ms - 1) == CLAIMS
     with pytest.raises(AccessRefused, match="expired"):
-        verify(token, KEY, READ, last_ms)
+        verify(token, KEYS, READ, last_ms)
 
 
 def test_a_token_of_another_cluster_or_of_another_use_is_none() -> None:
     with pytest.raises(AccessRefused, match="not one of this cluster"):
-        verify(sign(CLAIMS, key_of(b"another secret of a cluster")), KEY, READ, NOW_MS)
+        verify(sign(CLAIMS, key_of(b"another secret of a cluster")), KEYS, READ, NOW_MS)
     with pytest.raises(AccessRefused, match="not one of this cluster"):
-        verify(sign(CLAIMS, KEY), KEY, SESSION, NOW_MS)
+        verify(sign(CLAIMS, KEY), KEYS, SESSION, NOW_MS)
 
 
 @given(st.integers(0, 10_000), st.integers(1, 255))
@@ -64,7 +65,7 @@ def test_no_changed_byte_passes(place: int, change: int) -> None:
     token = bytearray(sign(CLAIMS, KEY).encode())
     token[place % len(token)] ^= change
     with pytest.raises(AccessRefused):
-        verify(token.decode("latin-1"), KEY, READ, NOW_MS)
+        verify(token.decode("latin-1"), KEYS, READ, NOW_MS)
 
 
 @pytest.mark.parametrize(
@@ -86,7 +87,7 @@ def test_claims_that_are_signed_and_wrong_are_refused(said: object) -> None:
     head = f"hb1.{text}"
     mac = base64.urlsafe_b64encode(hmac.digest(KEY, head.encode(), "sha256")).rstrip(b"=").decode()
     with pytest.raises(AccessRefused):
-        verify(f"{head}.{mac}", KEY, READ, NOW_MS)
+        verify(f"{head}.{mac}", KEYS, READ, NOW_MS)
 
 
 def test_a_signer_says_no_more_than_the_grants() -> None:
@@ -94,24 +95,24 @@ def test_a_signer_says_no_more_than_the_grants() -> None:
     ann = user(
         "ann", ("tablespace", "shop", "write"), ("tenant", "t", "read"), ("bucket", "b", "read")
     )
-    claims = verify(ReadSigner(KEY, clock).sign(ann), KEY, READ, NOW_MS)
+    claims = verify(ReadSigner(lambda: KEYS, clock).sign(ann), KEYS, READ, NOW_MS)
     assert claims.grants == (("tablespace", "shop"), ("bucket", "b"))
     assert claims.expires_ms == NOW_MS + LIFETIME_MS
-    root = verify(ReadSigner(KEY, clock).sign(Principal("root", True)), KEY, READ, NOW_MS)
+    root = verify(ReadSigner(lambda: KEYS, clock).sign(Principal("root", True)), KEYS, READ, NOW_MS)
     assert root.grants == (("tablespace", "*"), ("bucket", "*"))
     many = Principal(
         "ann", grants=tuple(Grant("bucket", f"letters-{n}", "read") for n in range(300))
     )
     with pytest.raises(InvalidRequest, match="more grants"):
-        ReadSigner(KEY, clock).sign(many)
+        ReadSigner(lambda: KEYS, clock).sign(many)
     for wrong in (-1, LIFETIME_MS_MAX + 1):
         with pytest.raises(InvalidRequest):
-            ReadSigner(KEY, clock).sign(ann, wrong)
+            ReadSigner(lambda: KEYS, clock).sign(ann, wrong)
 
 
 async def test_who_was_let_in_by_a_token_is_sent_away_when_it_expires() -> None:
     clock = Clock()
-    caller = await ReaderDoor(KEY, clock).by_token(sign(CLAIMS, KEY), "")
+    caller = await ReaderDoor(lambda: KEYS, clock).by_token(sign(CLAIMS, KEY), "")
     assert (await caller.now()).allows("tablespace", "shop", "read")
     assert not caller.principal.allows("tablespace", "shop", "write")
     clock.now_ms = CLAIMS.expires_ms + CLOCK_DIFFERENCE_MS

@@ -85,7 +85,7 @@ class Wired:
 
 @asynccontextmanager
 async def wired() -> AsyncIterator[Wired]:
-    shelf, door = Shelf("a"), ReaderDoor(KEY, CLOCK)
+    shelf, door = Shelf("a"), ReaderDoor(lambda: (KEY,), CLOCK)
     house = TcpHouse([shelf], NODE, None)
     house.server = FramedServer(cluster_id="c", security=NODE, door=door)
     await house.start()
@@ -208,7 +208,7 @@ async def test_a_renewed_token_counts_for_what_is_read_next(
 
 def test_a_bookie_that_does_not_know_whose_a_ledger_is_hands_nothing_out() -> None:
     async def run() -> None:
-        model, door = ModelBookie("a"), ReaderDoor(KEY, CLOCK)
+        model, door = ModelBookie("a"), ReaderDoor(lambda: (KEY,), CLOCK)
         await append(model, runs_of(SHOP, 0, [[b"milk"]]))
         seen = ReadableBookie(model, door.reader(token()))
         assert (await seen.read(read(SHOP))).status is Status.UNAUTHORIZED

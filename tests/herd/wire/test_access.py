@@ -92,7 +92,6 @@ class House:
             SystemClock(),
             settings=SETTINGS,
             security=security,
-            context=security.client_context(),
         )
 
 
@@ -111,7 +110,7 @@ async def opened(path: Path, security: Security = NODE) -> AsyncIterator[House]:
             await herd.make(name)
             await herd.create_table("cow", {"id": BIGINT, "name": TEXT}, ("id",), name)
         house, door = House(herd, users, audit), door_of(users, audit)
-        signer = ReadSigner(KEY, SystemClock())
+        signer = ReadSigner(lambda: (KEY,), SystemClock())
         service = HerdService(NodeOf(herd), herd.workers, SETTINGS, signer=signer, audit=audit)
         house.server = SessionServer(service, security=security, door=door)
         listener = await listen_tcp(
@@ -375,7 +374,7 @@ async def test_every_kind_of_call_is_refused_to_who_has_no_right(tmp_path: Path)
     assert answers.pop(messages.Names) == messages.Told(["barn"])
     token = answers.pop(messages.ReadToken)
     assert isinstance(token, messages.Told)
-    claims = verify(token.value, KEY, READ, SystemClock().wall_ms())
+    claims = verify(token.value, (KEY,), READ, SystemClock().wall_ms())
     assert claims.grants == (("tablespace", "barn"), ("bucket", "shop"))
     for kind, answer in answers.items():
         assert isinstance(answer, Failed), kind

@@ -245,7 +245,7 @@ def test_sparks_driver_gets_a_token_for_its_user_and_shows_it_nowhere(
     before = herdbook.spark.place_of(house.url)
     place = herdbook.spark.with_token(before)
     assert before.needs_token and not place.needs_token
-    assert verify(place.token, key_of(SECRET.encode()), READ, 0).user == "ben"
+    assert verify(place.token, (key_of(SECRET.encode()),), READ, 0).user == "ben"
     assert place.token not in repr(place) and WORDS["ben"] not in str(place)
     assert place.at(None, "another").token == "another"
     herds.let_go(before)

@@ -48,7 +48,7 @@ async def users(path: Path) -> AsyncIterator[tuple[UserRows, StoreAuthenticator,
     async with open_folder(path) as herd:
         clock = Clock()
         rows = UserRows(herd, clock)
-        yield rows, StoreAuthenticator(rows, KEY, clock, herd.workers), clock
+        yield rows, StoreAuthenticator(rows, lambda: (KEY,), clock, herd.workers), clock
 
 
 async def test_a_store_without_users_is_open_and_one_with_users_is_not(tmp_path: Path) -> None:

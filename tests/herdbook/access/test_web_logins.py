@@ -14,13 +14,15 @@ import pytest
 import herdbook
 from broker.http import User, create_app, desk_of
 from engine.access.scram import ScramVerifier
+from engine.errors import AccessRefused
 from engine.ports.clock import SystemClock
+from engine.ports.renewing import Renewed, renew_all
 from herdbook.access.opening import users_of
-from herdbook.access.web_logins import StoreLogins
+from herdbook.access.web_logins import FileUsers, StoreLogins
 from herdbook.http.gate import Gate
 from herdbook.http.settings import WebSettings
 from herdbook.task_api import open_tasks
-from herdbook.task_server import TaskServerSettings, serve_tasks
+from herdbook.task_server import TaskServerSettings, renewed_users, serve_tasks
 from tests.broker.service.yard import opened
 from tests.herdbook.http.yard import users
 
@@ -29,7 +31,9 @@ WORD = "the word of elsa"
 
 
 @asynccontextmanager
-async def serving(folder: Path, known: tuple[User, ...] = ()) -> AsyncIterator[str]:
+async def serving(
+    folder: Path, known: tuple[User, ...] | Renewed[tuple[User, ...]] = ()
+) -> AsyncIterator[str]:
     """Where a folder's tasks are served, by this process."""
     ended = asyncio.Event()
     url: asyncio.Future[str] = asyncio.get_running_loop().create_future()
@@ -41,6 +45,29 @@ async def serving(folder: Path, known: tuple[User, ...] = ()) -> AsyncIterator[s
     finally:
         ended.set()
         await server
+
+
+async def test_users_of_a_file_are_those_that_it_names_now(tmp_path: Path) -> None:
+    file, folder = tmp_path / "users.toml", tmp_path / "store"
+    async with herdbook.open_async(folder):
+        pass
+
+    def write(text: str) -> None:
+        file.write_text(text)
+        file.chmod(0o600)
+
+    write('[users.elsa]\npassword = "the word of elsa"\n')
+    known = renewed_users(file)
+    async with serving(folder, known) as url, httpx.AsyncClient(base_url=url) as client:
+        assert (await client.get(TASKS, auth=("elsa", WORD))).status_code == 200
+        write('[users.ben]\npassword = "the word of ben"\n')
+        renew_all()
+        for wrong in ("[users]\n", "moo", ""):
+            write(wrong)
+            renew_all()
+        assert (await client.get(TASKS, auth=("ben", "the word of ben"))).status_code == 200
+        with pytest.raises(AccessRefused):
+            await FileUsers(known).password("elsa", WORD)
 
 
 class Stopped(SystemClock):

@@ -10,9 +10,11 @@ from typing import Any, Protocol
 import pytest
 
 from engine.errors import InvalidRequest
+from engine.ports.renewing import renew_all
 from herdbook.http_listening import Bounds, answer_at, listening_at
 from herdbook.http_proxies import Proxies
 from tests.engine.transport.certificates import Authority, Signed
+from tests.engine.transport.rotating import authorities_in
 
 SOON_S = 0.3
 END_S = 20.0
@@ -71,6 +73,11 @@ async def served(
         yield dial
 
 
+def trusting(authority: Authority) -> ssl.SSLContext:
+    """A client that trusts only this one."""
+    return ssl.create_default_context(cafile=authority.path)
+
+
 async def heard(reader: asyncio.StreamReader) -> bytes:
     """All that comes until the other side hangs up, which has to be soon."""
     try:
@@ -120,9 +127,24 @@ async def test_who_does_not_finish_a_handshake_is_hung_up_on(tmp_path: Path) -> 
     async with served(bounds, signed=authority.sign("server")) as dial:
         reader, _ = await dial(b"")
         assert await heard(reader) == b""
-        trusting = ssl.create_default_context(cafile=authority.path)
-        reader, _ = await dial(CLOSING, context=trusting)
+        reader, _ = await dial(CLOSING, context=trusting(authority))
         assert (await heard(reader)).endswith(b"moo")
+
+
+async def test_a_certificate_that_was_replaced_is_shown_to_who_comes_next(tmp_path: Path) -> None:
+    old, new = authorities_in(tmp_path)
+    signed, other = old.sign("server"), new.sign("server")
+    async with served(SLOW, signed=signed) as dial:
+        before, kept = await dial(HEAD, context=trusting(old))
+        other.certificate.replace(signed.certificate)
+        other.private_key.replace(signed.private_key)
+        renew_all()
+        reader, _ = await dial(CLOSING, context=trusting(new))
+        assert (await heard(reader)).endswith(b"moo")
+        with pytest.raises(ssl.SSLCertVerificationError):
+            await dial(CLOSING, context=trusting(old))
+        kept.write(b"Connection: close\r\n\r\n")
+        assert (await heard(before)).endswith(b"moo")
 
 
 async def test_connections_that_begin_no_handshake_count_in_the_share_of_their_address(
@@ -135,15 +157,14 @@ async def test_connections_that_begin_no_handshake_count_in_the_share_of_their_a
         # All but the first two are hung up on, and take no place of others.
         for reader, _ in silent[2:]:
             assert await heard(reader) == b""
-        trusting = ssl.create_default_context(cafile=authority.path)
-        reader, _ = await dial(CLOSING, "127.0.0.2", trusting)
+        reader, _ = await dial(CLOSING, "127.0.0.2", trusting(authority))
         assert (await heard(reader)).endswith(b"moo")
         for reader, writer in silent[:2]:
             assert not reader.at_eof()
             # What is no handshake fails, and its place is given back.
             writer.write(HEAD + b"\r\n")
             await heard(reader)
-        reader, _ = await dial(CLOSING, context=trusting)
+        reader, _ = await dial(CLOSING, context=trusting(authority))
         assert (await heard(reader)).endswith(b"moo")
 
 

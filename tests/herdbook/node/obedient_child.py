@@ -64,6 +64,9 @@ def main() -> None:
         command = msgspec.json.decode(line, type=Command)
         if command.others is not None:
             note(told, f"{name} hears {command.others}")
+        if command.renew:
+            note(told, f"{name} reads again")
+            say(Report(role=told.roles[0], at=f"{name}, read again"))
         if command.end is None:
             continue
         role = command.end

@@ -188,6 +188,37 @@ def test_a_disk_that_cannot_be_used_is_a_warning_as_long_as_another_one_can(
     assert len(errors) == 2 and not warnings_of(NodeSettings(data=str(tmp_path)))
 
 
+def test_a_password_of_zookeeper_that_crosses_a_network_in_the_clear_is_a_warning(
+    tmp_path: Path,
+) -> None:
+    for name in ("password", "authorities"):
+        (tmp_path / name).write_text("moo")
+        (tmp_path / name).chmod(0o600)
+    told: dict[str, object] = {
+        "data": str(tmp_path),
+        "url": "herdbook://127.0.0.1:2181,zk1:2181/prod",
+        "zookeeper.user": "herdbook",
+        "zookeeper.password_file": str(tmp_path / "password"),
+    }
+    [warning] = warnings_of(read_settings(None, {}, told))
+    assert warning.startswith("zookeeper.authorities: ") and "zk1:2181 in the clear" in warning
+    encrypted = told | {"zookeeper.authorities": str(tmp_path / "authorities")}
+    assert warnings_of(read_settings(None, {}, encrypted)) == []
+    near = told | {"url": "herdbook://127.0.0.1:2181/prod"}
+    assert warnings_of(read_settings(None, {}, near)) == []
+
+
+@pytest.mark.parametrize("wrong", ["moo", "one secret of the cows\n" * 3])
+def test_a_shared_secret_that_cannot_be_used_is_told_by_the_check(
+    tmp_path: Path, wrong: str
+) -> None:
+    file = tmp_path / "secret"
+    file.write_text(wrong)
+    file.chmod(0o600)
+    [error] = errors_of(None, {}, {"data": str(tmp_path), "security.secret_file": str(file)})
+    assert error.startswith("security.secret_file: ")
+
+
 def test_a_folder_alone_has_no_role_repair(tmp_path: Path) -> None:
     errors = errors_of(None, {}, {"data": str(tmp_path), "roles": ["repair"]})
     assert errors == ("roles: repair needs a cluster; a folder alone has nothing to copy from",)

@@ -135,6 +135,24 @@ async def test_roles_end_in_the_opposite_order_of_their_start_over_all_processes
     assert sorted(watching.lines) == ["bert: bert moos", "elsa: elsa moos"]
 
 
+async def test_all_processes_are_told_to_read_secrets_again(tmp_path: Path) -> None:
+    watching = Watching(tmp_path, QUICK, elsa=("serve", "bookie"), bert=("serve", "herd"))
+    await watching.until("serving")
+    watching.supervisor.renew()
+
+    async def read() -> bool:
+        states = watching.states
+        return {each.at.get("bookie") or each.at["herd"] for each in states.values()} == {
+            "elsa, read again",
+            "bert, read again",
+        }
+
+    await until("both have read again", read)
+    await watching.end()
+    watching.supervisor.renew()
+    assert all(each.restarts == 0 for each in watching.states.values())
+
+
 async def test_what_needs_a_bookie_begins_when_that_one_serves(tmp_path: Path) -> None:
     watching = Watching(
         tmp_path, QUICK, herd=("serve", "herd"), bookie=("serve", "bookie"), http=("serve", "http")
