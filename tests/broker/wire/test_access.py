@@ -28,7 +28,7 @@ from engine.access.tokens import SESSION, Claims, sign
 from engine.ports.clock import SystemClock
 from engine.transport.grpc_login import Credentials
 from engine.transport.security import Security
-from tests.broker.service.yard import opened
+from tests.broker.service.yard import FakeWorker, opened
 from tests.engine.access.known_users import KEY, SECRET, KeptAudit, KnownUsers, door_of, user
 
 NODE: Final = Security(secret=SECRET)
@@ -159,6 +159,19 @@ async def test_a_tenants_tasks_are_its_users_alone() -> None:
         assert [task.id for task in (await ann.tasks(TaskFilter())).tasks] == [task_id]
         refused = {(event.who, event.what) for event in made.audit.events if not event.allowed}
         assert {("ben", "submit"), ("dan", "tasks")} <= refused
+
+
+async def test_of_types_a_user_sees_those_that_tasks_of_their_tenants_have() -> None:
+    async with house() as made, made.calls(NODE) as node, made.calls(logged_in("ann")) as ann:
+        # Submitted by a part of the cluster: whoever asks for the types did not see these tasks.
+        worker = await FakeWorker.connected(made.broker, "w1", limits=WorkerLimits(1))
+        for tenant, kind in (("elsa", "milk"), ("elsa", "feed"), ("rosa", "ledger-of-rosa")):
+            await node.submit([Spec(type=kind, tenant=tenant)])
+        await worker.until_runs(1)
+        assert {each.name for each in await node.resources()} >= {"milk", "feed", "ledger-of-rosa"}
+        assert {each.name for each in await ann.resources()} == {"milk", "feed"}
+        async with made.calls(logged_in("dan")) as dan:
+            assert await dan.resources() == []
 
 
 async def test_who_may_only_look_changes_nothing() -> None:
