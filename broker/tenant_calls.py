@@ -44,7 +44,7 @@ async def resources_seen(calls: Calls, who: Asking) -> list[ResourceStatus]:
     for tenant in who.seen:
         running = TaskFilter(frozenset([Status.RUNNING]), tenant)
         types |= {task.type for task in (await calls.tasks(running, 0, ITEMS_MAX)).tasks}
-    seen = {kind: who.sees for kind in OF_A_TENANT} | {_TYPE: types.__contains__}
+    seen = dict.fromkeys(OF_A_TENANT, who.sees) | {_TYPE: types.__contains__}
     return [each for each in found if each.kind not in seen or seen[each.kind](each.name)]
 
 

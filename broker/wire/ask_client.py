@@ -112,9 +112,7 @@ class AskStream:
             while self._queue:
                 message = self._wire.AskRequests()
                 size_bytes = 0
-                while (
-                    self._queue and size_bytes < _MESSAGE_BYTES and len(message.asks) < ASKS_MAX
-                ):
+                while self._queue and size_bytes < _MESSAGE_BYTES and len(message.asks) < ASKS_MAX:
                     asked = self._queue.popleft()
                     size_bytes += len(asked.arguments)
                     if asked.number in self._asked:

@@ -19,7 +19,6 @@ import msgspec
 
 from broker.commands import Spec
 from broker.http.app import create_app as create_broker_app
-from broker.http.desk import desk_for
 from broker.wire.grpc_server import GrpcBrokerServer
 from engine.access.door import ReaderDoor, UserDoor
 from engine.access.guesses import Guesses
