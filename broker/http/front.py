@@ -24,6 +24,7 @@ from broker.http.desk import Desk
 from broker.http.logins import Doorkeeper
 from broker.http.relay import FORWARDED, Passed, Relay
 from broker.waits import Waits
+from engine.uncollected import uncollected
 
 JSON: Final = "application/json"
 Work = Callable[[Request, bytes, Asking], Awaitable[Response]]
@@ -158,7 +159,8 @@ def _with_port(place: str, scheme: str) -> tuple[str, str]:
 def decoded(body: bytes, kind: Any) -> Any:
     """JSON as a kind says. Raises `InvalidTask` in one sentence."""
     try:
-        return msgspec.json.decode(body, type=kind)
+        with uncollected(len(body)):
+            return msgspec.json.decode(body, type=kind)
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError, ValueError) as error:
         raise errors.InvalidTask(_sentence("the body", error)) from error
 

@@ -17,6 +17,7 @@ import msgspec
 
 from engine.access.door import CALLER, CHECK_S
 from engine.errors import AccessRefused, EngineError
+from engine.uncollected import uncollected
 from herd.errors import Error, InterfaceError, ParametersMismatch, SessionLost, TooLarge
 from herd.wire import messages
 from herd.wire.failures import failed
@@ -365,7 +366,8 @@ def _lost(error: Error) -> bool:
 def _decoded(data: bytes) -> Any:
     check_values(data, _VALUES_MAX)
     try:
-        return _values.decode(data)
+        with uncollected(len(data)):
+            return _values.decode(data)
     except messages.MALFORMED as error:
         raise InterfaceError(f"values cannot be read: {error}") from error
 

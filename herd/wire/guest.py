@@ -17,6 +17,7 @@ from engine.access.door import BY_ANYBODY, Caller
 from engine.access.principal import SYSTEM
 from engine.errors import AccessRefused
 from engine.log import Position
+from engine.uncollected import uncollected
 from herd.errors import (
     AccessDenied,
     Error,
@@ -141,7 +142,8 @@ class Guest:
     def _decoded(self, data: bytes) -> messages.Call:
         check_values(data, self.service.settings.call_values_max)
         try:
-            call: messages.Call = decode_call(data)
+            with uncollected(len(data)):
+                call: messages.Call = decode_call(data)
             return call
         except MALFORMED as error:
             raise InterfaceError(f"a call cannot be read: {error}") from error
