@@ -17,6 +17,7 @@ import h11
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
 _PIECES_AT_ONCE: Final = 64
+_LENGTHS: Final = {b"content-length", b"transfer-encoding"}
 
 
 class Turns:
@@ -40,7 +41,10 @@ class Turns:
 
 
 class _Pieces(h11.Connection):
-    """Gives so many pieces of a body, then none until it may give `left` more."""
+    """Gives so many pieces of a body, then none until it may give `left` more.
+
+    A request that says in two ways how long its body is, is none.
+    """
 
     left = _PIECES_AT_ONCE
     stopped = False
@@ -53,6 +57,11 @@ class _Pieces(h11.Connection):
         event = super().next_event()
         if isinstance(event, h11.Data):
             self.left -= 1
+        elif isinstance(event, h11.Request):
+            names = {name for name, _ in event.headers}
+            if _LENGTHS <= names:
+                # A proxy may take the other one of them, and see other requests than we do.
+                raise h11.RemoteProtocolError("a body has one length")
         return event
 
 

@@ -124,11 +124,11 @@ def ask_http(fort: Fort, door: str, action: str, role: str, of: Thing) -> Reply:
 def _replied(client: httpx.Client, action: str, of: Thing) -> Reply:
     plain = action.replace(":path", "").replace(":anything", "")
     method, _, path = plain.partition(" ")
-    query = _QUERIES.get(plain, lambda of: {})(of)
-    body = _BODIES.get(plain, lambda of: None)(of)
+    query = _QUERIES[plain](of) if plain in _QUERIES else {}
+    body = _BODIES[plain](of) if plain in _BODIES else None
     if path.startswith("/majordodo"):
         path, _, name = path.partition(" ")
-        more = _ORIGINAL.get(name, lambda of: {})(of)
+        more = _ORIGINAL[name](of) if name in _ORIGINAL else {}
         query = {"view": name, **more} if method == "GET" else {}
         body = {"action": name, **more} if method == "POST" else None
     elif path.startswith("the files"):
@@ -350,9 +350,8 @@ async def _call(fort: Fort, server: str, method: str, role: str, said: dict[str,
     found = service.methods_by_name[method.rpartition("/")[2]]
     request = message_factory.GetMessageClass(found.input_type)(**said).SerializeToString()
     async with aio.insecure_channel(fort.grpc[server]) as channel:
-        call = channel.stream_stream(f"/{method}", None, None)(
-            metadata=metadata_of(fort, role), timeout=10
-        )
+        multi: Any = channel.stream_stream(f"/{method}", None, None)
+        call = multi(metadata=metadata_of(fort, role), timeout=10)
         try:
             # To send to what has been refused is an error of its own.
             if role not in ("nobody", "wrong") or (role, found.name) == ("nobody", "Login"):
@@ -361,12 +360,8 @@ async def _call(fort: Fort, server: str, method: str, role: str, said: dict[str,
                     await call.done_writing()
             data = await call.read()
             if not isinstance(data, bytes):
-                raise aio.AioRpcError(
-                    await call.code(),
-                    None,
-                    None,
-                    await call.details(),  # type: ignore[arg-type]
-                )
+                none = aio.Metadata()
+                raise aio.AioRpcError(await call.code(), none, none, await call.details())
             reply = message_factory.GetMessageClass(found.output_type).FromString(data)
         finally:
             call.cancel()

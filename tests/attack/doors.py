@@ -20,7 +20,7 @@ from engine.metadata import remote_messages
 from engine.transport.frames import Kind
 from engine.transport.grpc_generated import access_pb2, bookie_pb2
 from engine.transport.server_connection import ServerConnection
-from herd.sql import parsing, planning, system
+from herd.sql import parsing, planning, spaces, system
 from herd.sql.statement import Statement
 from herd.wire import messages
 from herd.wire.grpc_generated import herd_pb2
@@ -99,7 +99,7 @@ def bookie_kinds(fort: Fort) -> list[str]:
 
 def statement_words() -> set[str]:
     """The words by which a statement may begin."""
-    spaces = {f"{verb} {parsing.TABLESPACE}" for verb in ("CREATE", "ALTER", "DROP")}
+    spaces = {f"{verb} {spaces.WORD}" for verb in ("CREATE", "ALTER", "DROP")}
     return {*parsing.CONTROL, *parsing._FIRST, *parsing._UPSERTS, *spaces}
 
 

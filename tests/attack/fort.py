@@ -247,8 +247,8 @@ class Fort:
         """New tasks and a new transaction of a tenant."""
         milk = f"milk-of-{name}"
         calls: Any = (await self.book.tasks()).calls
-        kinds = {"type": f"type-of-{name}", "tenant": name, "payload": milk.encode()}
-        ended, waiting = await calls.submit([Spec(**kinds, submitter=f"clerk-of-{name}")] * 2)
+        spec = Spec(f"type-of-{name}", name, milk.encode(), submitter=f"clerk-of-{name}")
+        ended, waiting = await calls.submit([spec] * 2)
         await calls.cancel([ended])
         transaction = await calls.begin(f"clerk-{waiting}-of-{name}")
         return Thing(name, ended, waiting, transaction)

@@ -251,3 +251,11 @@ async def test_who_sends_a_body_for_ever_is_hung_up_on_after_the_reply() -> None
             writer.write(b"1\r\nx\r\n")
             await asyncio.wait({ended}, timeout=SOON_S / 10)
         assert ended.result() == b""
+
+
+async def test_a_request_that_says_in_two_ways_how_long_its_body_is_is_refused() -> None:
+    async with served(SLOW) as dial:
+        both = CHUNKED.replace(b"Transfer", b"Content-Length: 4\r\nTransfer")
+        reader, _ = await dial(both + b"0\r\n\r\n" + CLOSING)
+        told = await heard(reader)
+        assert told.startswith(b"HTTP/1.1 400") and b"moo" not in told
