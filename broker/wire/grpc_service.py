@@ -137,8 +137,8 @@ class BrokerCalls:
         except BrokerError as error:
             if isinstance(error, AccessDenied):
                 asked = said.name if name == "Ask" else name
-                who = CALLER.get().principal.name
-                self._audit.note(who, asked[:100], "broker", allowed=False, why=error.message)
+                user = CALLER.get().principal.name
+                self._audit.note(user, asked[:100], "broker", allowed=False, why=error.message)
             reply.Clear()
             failure_to(reply.failure, error)
         return None

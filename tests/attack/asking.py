@@ -361,7 +361,7 @@ async def _call(fort: Fort, server: str, method: str, role: str, said: dict[str,
             data = await call.read()
             if not isinstance(data, bytes):
                 none = aio.Metadata()
-                raise aio.AioRpcError(await call.code(), none, none, await call.details())
+                raise aio.AioRpcError(await call.code(), none, none, await call.details(), None)
             reply = message_factory.GetMessageClass(found.output_type).FromString(data)
         finally:
             call.cancel()

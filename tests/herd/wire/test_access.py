@@ -309,8 +309,9 @@ async def test_another_tablespace_is_not_reached_by_any_way(tmp_path: Path) -> N
 
 async def test_who_restores_hears_of_no_tablespace_that_they_may_not_read(tmp_path: Path) -> None:
     async with opened(tmp_path) as house:
-        grants = (("tablespace", "barn", "admin"), ("tablespace", "attic", "read"))
-        house.users.users["dan"] = user("dan", *grants)
+        house.users.users["dan"] = user(
+            "dan", ("tablespace", "barn", "admin"), ("tablespace", "attic", "read")
+        )
         async with house.remote(logged_in("dan")) as remote:
             session = await remote.session("barn")
             with pytest.raises(Error, match="there is no tablespace attic") as refusal:
