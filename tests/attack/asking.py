@@ -10,7 +10,6 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 import grpc
-import httpx
 import msgspec
 from google.protobuf import descriptor_pool, message_factory
 from grpc import aio
@@ -37,7 +36,7 @@ from engine.transport.security import Security
 from herd.errors import AccessDenied, Error
 from herd.wire import messages
 from herd.wire.framed_client import FramedChannel, dial_sessions
-from tests.attack.fort import ALMA, GHOST, LEDGER, SECRET, Fort, Thing
+from tests.attack.fort import ALMA, GHOST, LEDGER, SECRET, Fort, Thing, Web
 from tests.engine.transport.bookie_contract import KEY, append, runs_of
 from tests.engine.transport.grpc_wiring import GrpcTransport
 
@@ -121,7 +120,7 @@ def ask_http(fort: Fort, door: str, action: str, role: str, of: Thing) -> Reply:
     return _replied(fort.web(door, role), action, of)
 
 
-def _replied(client: httpx.Client, action: str, of: Thing) -> Reply:
+def _replied(client: Web, action: str, of: Thing) -> Reply:
     plain = action.replace(":path", "").replace(":anything", "")
     method, _, path = plain.partition(" ")
     query = _QUERIES[plain](of) if plain in _QUERIES else {}
@@ -135,16 +134,14 @@ def _replied(client: httpx.Client, action: str, of: Thing) -> Reply:
         path = "/index.html"
     else:
         path = _path(action, of)
-    how: dict[str, Any] = {"content": b"moo"} if "/objects/" in path and method == "PUT" else {}
-    if body is not None:
-        how["json"] = body
-    reply = client.request(method, path, params=query, **how)
+    sent = b"moo" if "/objects/" in path and method == "PUT" else b""
+    reply = client.ask(method, path, query, sent if body is None else msgspec.json.encode(body))
     if path == "/api/v1/login":
         # Nobody is known before it, and a password that is wrong is its answer.
         return Reply(False, "")
     empty = '"task":{}' in reply.text or '"codePool":{}' in reply.text
-    missing = reply.status_code == 404 or empty or "no transaction" in reply.text
-    refused = reply.status_code in (401, 403) or (
+    missing = reply.status == 404 or empty or "no transaction" in reply.text
+    refused = reply.status in (401, 403) or (
         path == "/majordodo"
         and '"ok":false' in reply.text
         and any(
@@ -222,8 +219,9 @@ def ask_sql_by_http(fort: Fort, action: str, role: str, of: Thing) -> Reply:
     """Ask for a statement over HTTP."""
     path = f"/api/v1/tablespaces/{of.name}/query"
     client = fort.web("node-http", role)
-    reply = client.post(path, json={"sql": statement(action, of)})
-    return Reply(reply.status_code in (401, 403), reply.text)
+    body = msgspec.json.encode({"sql": statement(action, of)})
+    reply = client.ask("POST", path, body=body)
+    return Reply(reply.status in (401, 403), reply.text)
 
 
 def ask_sql_by_frames(fort: Fort, action: str, role: str, of: Thing) -> Reply:
@@ -380,7 +378,7 @@ def ask_herd_grpc(fort: Fort, action: str, role: str, of: Thing) -> Reply:
     said: dict[str, dict[str, Any]] = {
         "Open": {"tablespace": of.name},
         "Execute": {"text": "SELECT 1"},
-        "ExecuteMany": {"text": "INSERT INTO cow VALUES (?, ?)"},
+        "ExecuteMany": {"text": "INSERT INTO cow (id, name) VALUES (?, ?)"},
         "Outcome": {"tablespace": of.name, "client": bytes(16)},
         "Describe": {"tablespace": of.name, "table": "cow"},
         "Get": {"tablespace": of.name, "table": "cow", "keys": one},

@@ -99,8 +99,8 @@ def bookie_kinds(fort: Fort) -> list[str]:
 
 def statement_words() -> set[str]:
     """The words by which a statement may begin."""
-    spaces = {f"{verb} {spaces.WORD}" for verb in ("CREATE", "ALTER", "DROP")}
-    return {*parsing.CONTROL, *parsing._FIRST, *parsing._UPSERTS, *spaces}
+    of_spaces = {f"{verb} {spaces.WORD}" for verb in ("CREATE", "ALTER", "DROP")}
+    return {*parsing.CONTROL, *parsing._FIRST, *parsing._UPSERTS, *of_spaces}
 
 
 def statement_kinds() -> set[str]:
