@@ -150,6 +150,15 @@ async def test_a_token_that_is_none_is_refused(tmp_path: Path, token: str) -> No
             await known.token(good)
 
 
+async def test_nothing_is_kept_of_a_token_that_none_can_be(tmp_path: Path) -> None:
+    async with users(tmp_path) as (rows, known, _clock):
+        await rows.add("ann", "ann's word")
+        for number in range(3):
+            with pytest.raises(AccessRefused):
+                await known.token(f"hbt_{number}{'0' * 10_000}_secret")
+        assert not [what for what in known._kept if "0" * 10_000 in str(what)]
+
+
 async def test_a_new_user_of_an_old_name_inherits_nothing(tmp_path: Path) -> None:
     async with users(tmp_path) as (rows, known, clock):
         await rows.add("ann", "ann's word")
