@@ -293,7 +293,7 @@ async def test_users_that_cannot_be_looked_up_are_not_unknown(tmp_path: Path) ->
         rows._herd = Away()  # type: ignore[assignment]
         clock.added_s += FRESH_S + 1
         assert (await known.principal("ann")).name == "ann"
-        for ask in (known.principal("zoe"), known.anonymous(), known.token("hbt_x_y")):
+        for ask in (known.principal("zoe"), known.anonymous(), known.token(f"hbt_{0:016x}_y")):
             with pytest.raises(MetadataUnavailable):
                 await ask
         clock.added_s += STALE_S
