@@ -23,20 +23,29 @@ from broker.access import (
 )
 from broker.answering import OF_A_TENANT, ResourceStatus
 from broker.calls import Calls
-from broker.commands import Answer, Refusal, Spec
+from broker.commands import ITEMS_MAX, Answer, Refusal, Spec
 from broker.connection import Hello, WorkerLink
 from broker.errors import AccessDenied
 from broker.reading import TaskFilter, TaskPage
 from broker.scheduling import Waiting
-from broker.task import Task, Transaction
+from broker.task import Status, Task, Transaction
 
 OF_ANYBODY: Final = frozenset({"now_ms", "counts", "workers"})
 """They name no task and no tenant."""
+_TYPE: Final = "type"
 
 
-def seen_by(who: Asking, found: list[ResourceStatus]) -> list[ResourceStatus]:
-    """Resources and types, and those quotas that are of tenants that somebody sees."""
-    return [each for each in found if each.kind not in OF_A_TENANT or who.sees(each.name)]
+async def resources_seen(calls: Calls, who: Asking) -> list[ResourceStatus]:
+    """Resources, and the types of waiting and running tasks and the quotas that somebody sees."""
+    found = await calls.resources()
+    if who.sees_all:
+        return found
+    types = {each.key.type for each in await calls.queues() if who.sees(each.key.tenant)}
+    for tenant in who.seen:
+        running = TaskFilter(frozenset([Status.RUNNING]), tenant)
+        types |= {task.type for task in (await calls.tasks(running, 0, ITEMS_MAX)).tasks}
+    seen = dict.fromkeys(OF_A_TENANT, who.sees) | {_TYPE: types.__contains__}
+    return [each for each in found if each.kind not in seen or seen[each.kind](each.name)]
 
 
 class TenantCalls:
@@ -135,8 +144,8 @@ class TenantCalls:
         return [each for each in await self._calls.queues() if self._who.sees(each.key.tenant)]
 
     async def resources(self) -> list[ResourceStatus]:
-        """See `Calls`; of quotas those of tenants that they see."""
-        return seen_by(self._who, await self._calls.resources())
+        """See `Calls`; of types and quotas those of tenants that they see."""
+        return await resources_seen(self._calls, self._who)
 
     async def connect(self, hello: Hello) -> WorkerLink:
         """See `Calls`."""

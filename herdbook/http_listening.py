@@ -142,15 +142,16 @@ def _listen(
 
     Not uvicorn's own: that counts nobody before the end of a handshake, which may take a minute.
     """
-    from herdbook.http_connection import Connection
+    from herdbook.http_connection import Connection, Turns
 
     loop = asyncio.get_running_loop()
     tls.server_context()
+    turns = Turns(loop)
 
     def accept() -> Accepted:
         ended: asyncio.Future[None] = loop.create_future()
         state = {"server_state": server.server_state, "app_state": server.lifespan.state}
-        made = Connection(bounds.head_s, ended, config=server.config, **state)
+        made = Connection(bounds.head_s, ended, turns, config=server.config, **state)
         return Accepted(made, ended, ended)
 
     listening.setblocking(False)

@@ -120,7 +120,7 @@ async def _rest(front: Front, route: Route, request: Request, body: bytes, who: 
         told_body = decoded(body, route.body)
     ask = Ask(path, query, told_body, who)
     if route.name == _LONG_POLL:
-        with front.waiting():
+        with front.waits.some(who):
             told = await route.handler(front.desk, ask)
     else:
         told = await route.handler(front.desk, ask)

@@ -7,8 +7,7 @@ Invariants:
 """
 
 import logging
-from collections.abc import Awaitable, Callable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final
 from urllib.parse import quote
@@ -19,11 +18,13 @@ from starlette.responses import Response
 
 from broker import errors
 from broker.access import Asking
-from broker.errors import BrokerError, NotLeader, Overloaded
+from broker.errors import BrokerError, NotLeader
 from broker.http.bodies import Bodies, BodyLate, HttpSettings
 from broker.http.desk import Desk
 from broker.http.logins import Doorkeeper
 from broker.http.relay import FORWARDED, Passed, Relay
+from broker.waits import Waits
+from engine.uncollected import uncollected
 
 JSON: Final = "application/json"
 Work = Callable[[Request, bytes, Asking], Awaitable[Response]]
@@ -63,10 +64,12 @@ class Front:
     settings: HttpSettings
     relay: Relay | None = None
     _bodies: Bodies = field(init=False)
-    _waits: int = 0
+    waits: Waits = field(init=False)
+    """Long polls."""
 
     def __post_init__(self) -> None:
         self._bodies = Bodies(self.settings)
+        self.waits = Waits(self.settings.waits_max)
 
     async def serve(self, request: Request, work: Work, refuse: Refuse | None = None) -> Response:
         """Answer a request by `work`, which gets its body and who asks.
@@ -102,17 +105,6 @@ class Front:
             return told_error(
                 500, "internal", "the broker has a defect; its log says which", retryable=False
             )
-
-    @contextmanager
-    def waiting(self) -> Iterator[None]:
-        """Count a long poll as long as the block lasts. Raises `Overloaded`."""
-        if self._waits >= self.settings.waits_max:
-            raise Overloaded(f"{self._waits:,} requests wait for tasks already")
-        self._waits += 1
-        try:
-            yield
-        finally:
-            self._waits -= 1
 
     async def _pass_on(
         self, request: Request, body: bytes, error: NotLeader, refuse: Refuse
@@ -167,7 +159,8 @@ def _with_port(place: str, scheme: str) -> tuple[str, str]:
 def decoded(body: bytes, kind: Any) -> Any:
     """JSON as a kind says. Raises `InvalidTask` in one sentence."""
     try:
-        return msgspec.json.decode(body, type=kind)
+        with uncollected(len(body)):
+            return msgspec.json.decode(body, type=kind)
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError, ValueError) as error:
         raise errors.InvalidTask(_sentence("the body", error)) from error
 

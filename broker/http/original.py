@@ -21,6 +21,7 @@ from broker.http.front import json_reply
 from broker.http.original_actions import ACTIONS
 from broker.http.original_views import VIEWS
 from broker.task import Status
+from engine.uncollected import uncollected
 
 _WAITING: Final = (Status.WAITING, Status.DELAYED, Status.BLOCKED, Status.PREPARED)
 _FAILED: Final = (Status.ERROR, Status.CANCELLED, Status.LOST)
@@ -43,7 +44,8 @@ async def answer_view(desk: Desk, who: Asking, query: dict[str, str]) -> Respons
 async def answer_action(desk: Desk, who: Asking, body: bytes) -> Response:
     """The reply to a POST. Raises `BrokerError`."""
     try:
-        asked = msgspec.json.decode(body)
+        with uncollected(len(body)):
+            asked = msgspec.json.decode(body)
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError, ValueError) as error:
         raise InvalidTask(f"the body is no JSON: {error}") from error
     if not isinstance(asked, dict):

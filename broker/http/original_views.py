@@ -202,7 +202,8 @@ async def tasksoverview(desk: Desk, who: Asking, query: Query) -> dict[str, Any]
 
 
 async def code_pool(desk: Desk, who: Asking, query: Query) -> dict[str, Any]:
-    """One code pool."""
+    """One code pool, for administrators."""
+    who.check_admin()
     pool = await desk.pools.get(query.get("codePoolId", ""))
     if pool is None:
         return {"codePool": {}}

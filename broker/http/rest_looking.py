@@ -9,7 +9,7 @@ from broker.http.routes import Ask, Route, Told
 from broker.http.shapes import Limit
 from broker.spec import MaybeName
 from broker.task import SessionState
-from broker.tenant_calls import seen_by
+from broker.tenant_calls import resources_seen
 
 
 class SlotFacts(msgspec.Struct):
@@ -126,7 +126,7 @@ async def slots(desk: Desk, ask: Ask) -> Told:
 
 async def resources(desk: Desk, ask: Ask) -> Told:
     """Limits and their use."""
-    seen = seen_by(ask.who, await desk.calls.resources())
+    seen = await resources_seen(desk.calls, ask.who)
     found = sorted(seen, key=lambda each: (each.kind, each.name))
     return Told(Resources([ResourceFacts(*msgspec.structs.astuple(each)) for each in found]))
 

@@ -13,7 +13,7 @@ from collections.abc import Callable
 from typing import Any, Final
 
 from broker.errors import BrokerError, BrokerUnavailable, OutcomeUnknown
-from broker.wire.asking import READS
+from broker.wire.asking import ASKS_MAX, READS
 from broker.wire.channels import error_of_call
 
 _QUEUED_BYTES_MAX: Final = 8 * 1024 * 1024
@@ -112,7 +112,7 @@ class AskStream:
             while self._queue:
                 message = self._wire.AskRequests()
                 size_bytes = 0
-                while self._queue and size_bytes < _MESSAGE_BYTES:
+                while self._queue and size_bytes < _MESSAGE_BYTES and len(message.asks) < ASKS_MAX:
                     asked = self._queue.popleft()
                     size_bytes += len(asked.arguments)
                     if asked.number in self._asked:

@@ -4,7 +4,7 @@ Invariants:
 - Questions are taken in the order in which they came, each once, and answered as soon as their
   answers are known, together with all that wait to leave.
 - What a client may make this side hold is bounded, in questions and in bytes: beyond that nothing
-  is read from its stream.
+  is read from its stream, nor taken of a message that has come.
 - A server that is ending answers all that it has taken, and says how much that was.
 """
 
@@ -13,6 +13,7 @@ from collections.abc import Awaitable, Callable
 from typing import Any, Final
 
 from broker.errors import InvalidTask
+from broker.wire.asking import ASKS_MAX
 from broker.wire.task_messages import failure_to
 
 _UNDER_WAY_MAX: Final = 1_024
@@ -118,11 +119,13 @@ class _AskStream:
                 asks = self._wire.AskRequests.FromString(data).asks
             except DecodeError as error:
                 raise InvalidTask("AskRequests cannot be read") from error
+            if len(asks) > ASKS_MAX:
+                raise InvalidTask(f"a message has at most {ASKS_MAX:,} questions")
             for asked in asks:
                 self._take(asked)
-            while self._full:
-                self._room.clear()
-                await self._room.wait()
+                while self._full:
+                    self._room.clear()
+                    await self._room.wait()
 
     @property
     def _full(self) -> bool:

@@ -10,7 +10,8 @@ Invariants:
 """
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from contextlib import contextmanager
 from typing import Any, Final, Protocol
 
 from broker.access import Asking
@@ -23,7 +24,6 @@ from broker.errors import (
     BrokerUnavailable,
     InvalidTask,
     NotLeader,
-    Overloaded,
     PayloadMissing,
     TooLarge,
     UnknownTask,
@@ -31,6 +31,7 @@ from broker.errors import (
 )
 from broker.task import FINAL_STATES, Task
 from broker.tenant_calls import as_seen_by, check_works
+from broker.waits import Waits
 from broker.wire.ask_server import AskStreams
 from broker.wire.asking import METHODS, READS, WAIT_MS_MAX
 from broker.wire.forwarding import Forwarder, was_forwarded
@@ -42,6 +43,8 @@ from engine.errors import AccessRefused, EngineError
 
 SERVICE: Final = "herdbook.broker.v1.Broker"
 _WAITS_MAX: Final = 1_000
+_WAITED_FOR_MAX: Final = 16_000
+"""Tasks that all calls together wait for: one call may wait for a thousand."""
 _REPLY_BYTES: Final = 4 * 1024 * 1024
 _READ_AT_ONCE: Final = 16
 """The payloads and results of this many tasks are read at the same time."""
@@ -68,7 +71,8 @@ class BrokerCalls:
         self._forwarder = forwarder
         self._audit = audit
         self._messages = WorkerMessages()
-        self._waiting = 0
+        self._waiting = Waits(_WAITS_MAX)
+        self._waited_for = Waits(_WAITED_FOR_MAX)
         self.streams = AskStreams(self._asked, was_forwarded)
 
     def handlers(self) -> Any:
@@ -119,29 +123,35 @@ class BrokerCalls:
         self, name: str, act: Act, said: Any, reply: Any, forwarded: bool
     ) -> bytes | None:
         """Fill in the reply, or return that of the leader."""
-        waits = _waits(said)
-        self._waiting += waits
         try:
-            if self._waiting > _WAITS_MAX and waits:
-                raise Overloaded(f"{_WAITS_MAX} calls wait for tasks already")
-            try:
-                await act(await self._asking(), said, reply)
-            except NotLeader as error:
-                if error.leader and not forwarded:
-                    passed = await self._passed_on(error.leader, name, said)
-                    if passed is not None:
-                        return passed
-                raise
+            who = await self._asking()
+            with self._waits_of(who, said):
+                try:
+                    await act(who, said, reply)
+                except NotLeader as error:
+                    if error.leader and not forwarded:
+                        passed = await self._passed_on(error.leader, name, said)
+                        if passed is not None:
+                            return passed
+                    raise
         except BrokerError as error:
             if isinstance(error, AccessDenied):
                 asked = said.name if name == "Ask" else name
-                who = CALLER.get().principal.name
-                self._audit.note(who, asked[:100], "broker", allowed=False, why=error.message)
+                user = CALLER.get().principal.name
+                self._audit.note(user, asked[:100], "broker", allowed=False, why=error.message)
             reply.Clear()
             failure_to(reply.failure, error)
-        finally:
-            self._waiting -= waits
         return None
+
+    @contextmanager
+    def _waits_of(self, who: Asking, said: Any) -> Iterator[None]:
+        """Count a call that may wait long for its answer. Raises `Overloaded`."""
+        if not (getattr(said, "wait_ms", 0) or getattr(said, "name", "") == "wait"):
+            yield
+            return
+        task_count = min(len(getattr(said, "ids", ())), ITEMS_MAX)
+        with self._waiting.some(who), self._waited_for.some(who, task_count):
+            yield
 
     async def _passed_on(self, leader: str, name: str, said: Any) -> bytes | None:
         reads = name == "Tasks" or (name == "Ask" and said.name in READS)
@@ -186,6 +196,7 @@ class BrokerCalls:
     async def _tasks(self, who: Asking, said: Any, reply: Any) -> None:
         ids = _bounded(said.ids)
         if said.wait_ms:
+            ids = list(dict.fromkeys(ids))
             shown = ids if who.everywhere else [task.id for task in await self._shown(who, ids)]
             await self._until_one_ended(shown, min(said.wait_ms, WAIT_MS_MAX))
         tasks = await self._shown(who, ids)
@@ -339,11 +350,6 @@ class BrokerCalls:
         import grpc
 
         await context.abort(grpc.StatusCode.INVALID_ARGUMENT, str(error))
-
-
-def _waits(said: Any) -> bool:
-    """Whether a call may wait long for its answer."""
-    return bool(getattr(said, "wait_ms", 0)) or getattr(said, "name", "") == "wait"
 
 
 def _bounded(ids: Any) -> list[int]:

@@ -17,7 +17,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Final, NamedTuple
 
-from engine.access.scram import prepared_name
+from engine.access.scram import NAME_CHARACTERS_MAX, prepared_name
 from engine.errors import AccessRefused, InvalidRequest, TooManyTries
 from engine.ports.clock import Clock
 from engine.transport.address import network_of
@@ -151,7 +151,7 @@ def _key(peer: str, user: str) -> _Key:
     try:
         return network_of(peer), prepared_name(user)
     except InvalidRequest:
-        return network_of(peer), user
+        return network_of(peer), user[:NAME_CHARACTERS_MAX]
 
 
 def _delay_s(count: int) -> float:

@@ -39,6 +39,8 @@ NAME_CHARACTERS_MAX: Final = 256
 PASSWORD_CHARACTERS_MAX: Final = 1_024
 _MESSAGE_BYTES_MAX: Final = 4_096
 _HASH_BYTES: Final = 32
+_LONGER: Final = 4
+"""Preparing may make a text shorter: characters are left out, or put together."""
 _BINDING: Final = "p=tls-server-end-point"
 _PROHIBITED: Final = (
     stringprep.in_table_c12,
@@ -215,7 +217,7 @@ NOT_PROVED: Final = "the user is not known here, or the password is wrong"
 
 def prepared(password: str) -> str:
     """A password as SASLprep (RFC 4013) wants it. Raises `InvalidRequest`."""
-    text = _prepared(password)
+    text = _prepared(password, PASSWORD_CHARACTERS_MAX)
     if not text or len(text) > PASSWORD_CHARACTERS_MAX:
         raise InvalidRequest(f"a password has 1 to {PASSWORD_CHARACTERS_MAX} characters")
     return text
@@ -223,13 +225,16 @@ def prepared(password: str) -> str:
 
 def prepared_name(user: str) -> str:
     """The name of a user in the same form. Raises `InvalidRequest`."""
-    name = _prepared(user)
+    name = _prepared(user, NAME_CHARACTERS_MAX)
     if not name or len(name) > NAME_CHARACTERS_MAX or any(each.isspace() for each in name):
         raise InvalidRequest(f"a user's name has 1 to {NAME_CHARACTERS_MAX} visible characters")
     return name
 
 
-def _prepared(given: str) -> str:
+def _prepared(given: str, most: int) -> str:
+    """A text of about so many characters. What is far longer is not even looked at."""
+    if len(given) > _LONGER * most:
+        raise InvalidRequest(f"a name or a password has at most {most} characters")
     mapped = (
         " " if stringprep.in_table_c12(each) else each
         for each in given

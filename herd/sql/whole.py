@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Final, NoReturn
 from engine.log.position import Position
 from herd.checking import VERDICT_COLUMNS, check_replicas
 from herd.errors import ProgrammingError, SqlSyntaxError
+from herd.permits import may_see_space
 from herd.sql.result import Result, ResultColumn
 from herd.types import BIGINT, TEXT
 
@@ -68,8 +69,9 @@ async def restore(session: "Session", words: list[str], parsed: "Parsed") -> Res
         session.permits.need("read", source)
     there = [space.name] if space.commands is None else await space.commands.spaces()
     if source not in there:
+        seen = [name for name in there if may_see_space(name)]
         raise ProgrammingError(
-            f"there is no tablespace {source}", hint=f"there are {', '.join(there)}"
+            f"there is no tablespace {source}", hint=f"there are {', '.join(seen)}"
         )
     until = Position(int(found[1]), int(found[2]))
     await restore_until(space, space.client, session.query.workers, source, until)

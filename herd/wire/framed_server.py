@@ -6,10 +6,12 @@ Invariants:
 - Calls of one connection begin in the order in which they came.
 - A connection of which nothing was heard for a lease ends, and with it what its guest began.
 - What a peer may make the server hold is bounded: calls running, calls arriving, answers not taken.
+  No user has more than half of the room for calls.
 - A call that cannot be read is answered like any other that is wrong.
 """
 
 import asyncio
+from collections import Counter
 from collections.abc import Callable, Coroutine
 from functools import partial
 from typing import Any, Final
@@ -27,6 +29,12 @@ from herd.wire.messages import FORMAT_MAJOR, FORMAT_MINOR, encode
 from herd.wire.service import HerdService
 
 _FRAME_OVERHEAD_BYTES: Final = 4_096
+_PART_BYTES_MIN: Final = 1_024
+"""A part of a call counts as so many bytes at least."""
+_SMALL_BYTES: Final = 1_024
+"""Calls of this size are always taken: what commits, cancels or ends something is one of them."""
+_SHARE: Final = 2
+"""A user may have one in so many of the bytes of all calls."""
 
 
 class SessionServer(ConnectionServer["SessionConnection"]):
@@ -46,7 +54,9 @@ class SessionServer(ConnectionServer["SessionConnection"]):
         self.service = service
         self.settings = service.settings
         self.admit = admit
-        self.arriving_bytes = 0
+        self.calls_bytes = 0
+        """The size of all calls that arrive or are under way."""
+        self._calls_of: Counter[str] = Counter()
         super().__init__(
             partial(SessionConnection, self),
             connections_max=self.settings.connections_max,
@@ -54,6 +64,20 @@ class SessionServer(ConnectionServer["SessionConnection"]):
             security=security,
             door=door,
         )
+
+    def count(self, size_bytes: int, user: str) -> None:
+        """Count what arrives or is under way of a user's, or no more."""
+        self.calls_bytes += size_bytes
+        self._calls_of[user] += size_bytes
+        if not self._calls_of[user]:
+            del self._calls_of[user]
+
+    def is_full(self, user: str, more_bytes: int = 0) -> bool:
+        """Whether there is no room for more of a user's, "" for who came by the secret."""
+        limit = self.settings.calls_bytes_max
+        if self.calls_bytes + more_bytes > limit:
+            return True
+        return bool(user) and self._calls_of[user] + more_bytes > limit // _SHARE
 
 
 class SessionConnection(ServedCalls):
@@ -67,8 +91,7 @@ class SessionConnection(ServedCalls):
         self._guest = Guest(server.service)
         self._lease: asyncio.TimerHandle | None = None
         self._heard_frames = 0
-        self._parts: dict[int, list[bytes]] = {}
-        self._parts_bytes = 0
+        self._parts: dict[int, _Arriving] = {}
         self._refused: set[int] = set()
         self._held_for_calls = False
         self._held_for_answers = False
@@ -78,9 +101,8 @@ class SessionConnection(ServedCalls):
     def _on_lost(self, failure: EngineError | None) -> None:
         if self._lease is not None:
             self._lease.cancel()
-        self._server.arriving_bytes -= self._parts_bytes
-        self._parts.clear()
-        self._parts_bytes = 0
+        for request in list(self._parts):
+            self._forget_parts(request)
         super()._on_lost(failure)
 
     async def _let_go(self) -> None:
@@ -133,56 +155,80 @@ class SessionConnection(ServedCalls):
                 return
         else:
             data = frame.head
+            if len(data) > _SMALL_BYTES and self._server.is_full(self._user, len(data)):
+                self._refuse_call(request, full=True)
+                return
         reply = self._guest.handle(data)
         if isinstance(reply, bytes):
             self._send(request, reply)
             if self.wire.queued_bytes > self._settings.queued_bytes_max:
                 self._hold_for_answers()
         else:
-            self._answer_later(request, reply)
+            self._answer_later(request, reply, len(data))
 
     def _joined(self, frame: Frame) -> bytes | None:
         """A call of several parts, once it is whole."""
-        request, size_bytes = frame.request, len(frame.head)
+        request = frame.request
         if request in self._refused:
             if frame.target != MORE:
                 self._refused.discard(request)
             return None
-        parts = self._parts.setdefault(request, [])
+        arriving = self._parts.setdefault(request, _Arriving())
         if len(self._parts) + len(self._refused) > self._settings.calls_max:
             raise FrameInvalid("too many calls were begun and not finished")
-        parts.append(frame.head)
-        self._count(size_bytes)
-        held_bytes = sum(map(len, parts))
+        size_bytes = max(len(frame.head), min(_PART_BYTES_MIN, self._settings.part_bytes))
+        arriving.parts.append(frame.head)
+        arriving.size_bytes += size_bytes
+        self._server.count(size_bytes, self._user)
         limit = self._settings.call_bytes_max
-        full = self._server.arriving_bytes > self._settings.calls_bytes_max
-        if held_bytes > limit or full:
+        full = self._server.is_full(self._user)
+        if arriving.size_bytes > limit or full:
             self._forget_parts(request)
             if frame.target == MORE:
                 self._refused.add(request)
-            text = f"a call has at most {limit} bytes" if not full else "too much arrives at once"
-            self._send(request, encode(failed(TooLarge(text, hint="do it in parts"))))
+            self._refuse_call(request, full=full)
             return None
         if frame.target == MORE:
             return None
-        self._forget_parts(request)
-        return b"".join(parts)
+        return b"".join(self._forget_parts(request))
 
-    def _forget_parts(self, request: int) -> None:
-        self._count(-sum(map(len, self._parts.pop(request))))
+    def _refuse_call(self, request: int, *, full: bool) -> None:
+        error = TooLarge(
+            f"a call has at most {self._settings.call_bytes_max} bytes", hint="do it in parts"
+        )
+        if full:
+            error = TooLarge(
+                "too much arrives or is under way at once", hint="wait for answers, or do less"
+            )
+        self._send(request, encode(failed(error)))
 
-    def _count(self, size_bytes: int) -> None:
-        self._parts_bytes += size_bytes
-        self._server.arriving_bytes += size_bytes
+    def _forget_parts(self, request: int) -> list[bytes]:
+        arriving = self._parts.pop(request)
+        self._server.count(-arriving.size_bytes, self._user)
+        return arriving.parts
 
-    def _answer_later(self, request: int, work: Coroutine[Any, Any, bytes]) -> None:
+    @property
+    def _user(self) -> str:
+        """Whose calls they are, "" for who came by the secret."""
+        return self.caller.principal.name if self.caller.passing else ""
+
+    def _answer_later(
+        self, request: int, work: Coroutine[Any, Any, bytes], size_bytes: int
+    ) -> None:
         try:
             task = self._begin(request, self._answer(request, work))
         except FrameInvalid:
             work.close()
             raise
-        # One that is cancelled before it has begun would never begin this.
-        task.add_done_callback(lambda _: work.close())
+        self._server.count(size_bytes, self._user)
+
+        def end(_: "asyncio.Task[None]") -> None:
+            # One that is cancelled before it has begun would never begin this.
+            work.close()
+            self._server.count(-size_bytes, self._user)
+            self._go_on_with_calls()
+
+        task.add_done_callback(end)
         if len(self._tasks) >= self._settings.calls_max and not self._held_for_calls:
             self._held_for_calls = True
             self.wire.hold()
@@ -193,8 +239,7 @@ class SessionConnection(ServedCalls):
             await self.wire.taken()
         self._send(request, data)
 
-    def _over(self, request: int, task: "asyncio.Task[None]") -> None:
-        super()._over(request, task)
+    def _go_on_with_calls(self) -> None:
         if self._held_for_calls and len(self._tasks) <= self._settings.calls_max // 2:
             self._held_for_calls = False
             if not self.wire.over:
@@ -224,6 +269,16 @@ class SessionConnection(ServedCalls):
 
     def _send(self, request: int, data: bytes) -> None:
         send_parts(self.wire, ANSWER, request, data, self._settings.part_bytes)
+
+
+class _Arriving:
+    """A call of which a part has come."""
+
+    __slots__ = ("parts", "size_bytes")
+
+    def __init__(self) -> None:
+        self.parts: list[bytes] = []
+        self.size_bytes = 0
 
 
 def _major_of(options: dict[str, Any]) -> int:

@@ -17,18 +17,22 @@ import msgspec
 
 from engine.access.door import CALLER, CHECK_S
 from engine.errors import AccessRefused, EngineError
+from engine.uncollected import uncollected
 from herd.errors import Error, InterfaceError, ParametersMismatch, SessionLost, TooLarge
 from herd.wire import messages
 from herd.wire.failures import failed
 from herd.wire.grpc_leases import Lease, Leases
 from herd.wire.messages import Answer, Failed, encode
 from herd.wire.values import unpack_extension
+from herd.wire.weighing import check_values
 
 M = TypeVar("M")
 
 SERVICE: Final = "herdbook.v1.Tablespaces"
 _SCAN_COUNT: Final = 500
 _KEYS_MAX: Final = 10_000
+_VALUES_MAX: Final = 1_000_000
+"""Of one message, which is at most an eighth of the largest call over frames."""
 _values = msgspec.msgpack.Decoder(ext_hook=unpack_extension)
 
 
@@ -41,6 +45,7 @@ class TablespaceCalls:
         self._wire: Any = herd_pb2
         self._leases = leases
         self._bytes_max = leases.service.settings.call_bytes_max
+        self._values_max = leases.service.settings.call_values_max
 
     def handlers(self) -> Any:
         """The service, as gRPC wants it."""
@@ -109,6 +114,7 @@ class TablespaceCalls:
         """A statement for many rows of parameters."""
         token, text, size_bytes = b"", "", 0
         rows: list[list[Any]] = []
+        value_count = 0
         welcome = _Welcome(context)
         try:
             async for data in requests:
@@ -122,6 +128,9 @@ class TablespaceCalls:
                 if not isinstance(part, list) or not all(isinstance(row, list) for row in part):
                     raise ParametersMismatch("rows are an array of arrays of MessagePack")
                 rows += part
+                value_count += len(part) + sum(map(len, part))
+                if value_count > self._values_max:
+                    raise TooLarge(f"a call has at most {self._values_max:,} values")
             lease = self._leases.find(token)
             call = messages.ExecuteMany(lease.number, _KEEP_MODE, text, rows)
             reply = self._executed(await self._leases.ask(lease, call))
@@ -355,8 +364,10 @@ def _lost(error: Error) -> bool:
 
 
 def _decoded(data: bytes) -> Any:
+    check_values(data, _VALUES_MAX)
     try:
-        return _values.decode(data)
+        with uncollected(len(data)):
+            return _values.decode(data)
     except messages.MALFORMED as error:
         raise InterfaceError(f"values cannot be read: {error}") from error
 

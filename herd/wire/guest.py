@@ -17,6 +17,7 @@ from engine.access.door import BY_ANYBODY, Caller
 from engine.access.principal import SYSTEM
 from engine.errors import AccessRefused
 from engine.log import Position
+from engine.uncollected import uncollected
 from herd.errors import (
     AccessDenied,
     Error,
@@ -36,6 +37,7 @@ from herd.wire.messages import MALFORMED, Answer, Done, Failed, Rows, Told, deco
 from herd.wire.results import Pieces, rows_packed, table_of
 from herd.wire.rights import OF_A_TABLESPACE, check_call
 from herd.wire.service import HerdService, HostedSession
+from herd.wire.weighing import check_values
 
 if TYPE_CHECKING:
     from herd.sql.result import Result
@@ -87,7 +89,7 @@ class Guest:
         if len(data) > _LARGE_BYTES:
             return self._handle_large(data)
         try:
-            return self._begun(_decoded(data))
+            return self._begun(self._decoded(data))
         except Error as error:
             if isinstance(error, AccessDenied):
                 self._note(None, "", error)
@@ -137,11 +139,22 @@ class Guest:
             return encode(Done())
         return self._encoded(call)
 
+    def _decoded(self, data: bytes) -> messages.Call:
+        check_values(data, self.service.settings.call_values_max)
+        try:
+            with uncollected(len(data)):
+                call: messages.Call = decode_call(data)
+            return call
+        except MALFORMED as error:
+            raise InterfaceError(f"a call cannot be read: {error}") from error
+
     async def _handle_large(self, data: bytes) -> bytes:
         try:
-            call = await self.service.workers.run(partial(_decoded, data))
+            call = await self.service.workers.run(partial(self._decoded, data))
         except Error as error:
             return encode(failed(error))
+        # It is not needed beside what was made of it.
+        del data
         return await self._encoded(call)
 
     async def _encoded(self, call: messages.Call) -> bytes:
@@ -462,14 +475,6 @@ def _told_of(call: messages.Call, tablespace: str) -> str:
         key = call.key if isinstance(call.key, list | tuple) else [call.key]
         return f"{said} {call.table} {' '.join(map(str, key))}"
     return said
-
-
-def _decoded(data: bytes) -> messages.Call:
-    try:
-        call: messages.Call = decode_call(data)
-        return call
-    except MALFORMED as error:
-        raise InterfaceError(f"a call cannot be read: {error}") from error
 
 
 def _state_of(session: "Session") -> int:

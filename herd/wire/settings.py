@@ -14,9 +14,10 @@ class WireSettings:
     and `sessions_max` sessions: the one that was used longest ago and is in no transaction goes
     when another is opened, and is opened again by its client. A user has at most a sixteenth of
     these sessions, all users together leave a sixteenth. One connection has at most
-    `calls_max` calls running; beyond that nothing is read from it. `call_bytes_max` bounds one
-    call, `calls_bytes_max` what has arrived of all. A result leaves in pieces of `piece_bytes`, and
-    all that wait to be fetched have at most `results_bytes_max`, those of one user a quarter of it.
+    `calls_max` calls running; beyond that nothing is read from it. `call_bytes_max` and
+    `call_values_max` bound one call, `calls_bytes_max` all that arrive or are under way, and half
+    of it those of one user. A result leaves in pieces of `piece_bytes`, and all that wait to be
+    fetched have at most `results_bytes_max`, those of one user a quarter of it.
     A client goes on looking for a server for `patience_ms`. When a leader owes it an answer and has
     said nothing for `doubt_ms`, it looks whether another one leads by now.
     """
@@ -27,6 +28,7 @@ class WireSettings:
     sessions_max: int = 4_096
     calls_max: int = 1_024
     call_bytes_max: int = 64 * MIB
+    call_values_max: int = 4_000_000
     calls_bytes_max: int = 256 * MIB
     part_bytes: int = 1 * MIB
     piece_bytes: int = 1 * MIB

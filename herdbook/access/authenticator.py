@@ -22,7 +22,7 @@ from engine.access.tokens import SESSION, SESSION_MS, Claims, Keys, is_signed, s
 from engine.errors import AccessRefused, InvalidRequest, MetadataUnavailable, Unavailable
 from engine.expiry import is_over
 from engine.ports.clock import Clock
-from herdbook.access.rows import TOKEN_MARK, UserRows, digest_of
+from herdbook.access.rows import TOKEN_ID_CHARACTERS, TOKEN_MARK, UserRows, digest_of
 
 T = TypeVar("T")
 FRESH_S: Final = 2.0
@@ -87,6 +87,9 @@ class StoreAuthenticator:
             return user
         mark, _, rest = token.partition("_")
         token_id = rest.partition("_")[0] if mark == TOKEN_MARK else ""
+        if len(token_id) != TOKEN_ID_CHARACTERS:
+            # It is not looked up: what is known of thousands of tokens is kept for a while.
+            raise AccessRefused(_TOKEN_REFUSED)
         found = await self._lately(("token", token_id), lambda: self.rows.token(token_id))
         expected = found.digest if found is not None else bytes(32)
         right = hmac.compare_digest(digest_of(token), expected)

@@ -33,6 +33,7 @@ TOKEN_MARK: Final = "hbt"
 PASSWORD_CHARACTERS_MIN: Final = 8
 """So long is a password that is set; those of before may be shorter."""
 _ID_BYTES: Final = 8
+TOKEN_ID_CHARACTERS: Final = 2 * _ID_BYTES
 _SECRET_BYTES: Final = 32
 _RESERVED: Final = frozenset({"node", "everybody", "nobody", "console"})
 """Names under which nodes, open stores, strangers and logins by ticket are known."""

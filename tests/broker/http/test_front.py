@@ -2,6 +2,7 @@
 
 import asyncio
 import base64
+import gc
 import logging
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
@@ -15,7 +16,9 @@ from broker.access import Asking
 from broker.errors import NotLeader, OutcomeUnknown
 from broker.http import Desk, HttpSettings, Logins, create_app, desk_of
 from broker.http.desk import FOLLOWER, Standing
+from broker.http.front import decoded
 from broker.http.relay import FORWARDED, HttpRelay, Passed, Replied
+from broker.http.shapes import TaskShape
 from tests.broker.http.asking import ACME, ELSA, Client, asked
 from tests.broker.service.yard import opened
 from tests.simulation.virtual import elapse, virtually
@@ -425,3 +428,19 @@ async def test_a_defect_is_logged_and_shows_nothing_of_the_program(
     assert "secret detail" in caplog.text
     reply = await client.http.post("/majordodo", content=b'{"action":"beginTransaction"}')
     assert reply.status_code == 500 and "secret" not in reply.text
+
+
+def test_the_collector_looks_at_most_once_at_a_large_body_that_is_read() -> None:
+    looks = [0]
+
+    def look(phase: str, _: dict[str, int]) -> None:
+        looks[0] += phase == "start"
+
+    body = b'{"type":"t","arguments":{"a":[' + b"[]," * 100_000 + b"[]]}}"
+    gc.callbacks.append(look)
+    try:
+        kept = decoded(body, TaskShape)
+    finally:
+        gc.callbacks.remove(look)
+    assert len(kept.arguments["a"]) == 100_001 and gc.isenabled()
+    assert looks[0] <= 1

@@ -219,6 +219,8 @@ async def test_a_code_pool_is_kept_shown_and_removed_by_administrators_alone() -
         assert (made["ok"], made["result"]) == (True, None)
         shown = (await client.view("codePool", codePoolId="pool"))["codePool"]
         assert (shown["codePoolId"], shown["ttl"]) == ("pool", 60_000)
+        refused = await acme.view("codePool", codePoolId="pool")
+        assert refused["ok"] is False and "no administrator" in refused["error"]
         assert "no base64" in (await client.act("createCodePool", id="p", data="!"))["error"]
         assert (await client.act("deleteCodePool", id="pool"))["ok"] is True
         assert (await client.act("deleteCodePool", id="pool"))["ok"] is False

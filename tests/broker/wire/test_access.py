@@ -3,7 +3,7 @@
 import asyncio
 import random
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from typing import Any, Final
 
 import grpc
@@ -14,11 +14,20 @@ from grpc import aio
 from broker.access import Asking
 from broker.commands import Refusal, Schedule, Spec
 from broker.connection import Hello, Refused, WorkerLimits
-from broker.errors import AccessDenied, BrokerError, SlotBusy, UnknownTask, UnknownTransaction
+from broker.errors import (
+    AccessDenied,
+    BrokerError,
+    Overloaded,
+    SlotBusy,
+    UnknownTask,
+    UnknownTransaction,
+    WaitTimedOut,
+)
 from broker.reading import TaskFilter
 from broker.service import Broker
 from broker.task import HOUR_MS
 from broker.tenant_calls import OF_ANYBODY, TenantCalls, as_seen_by
+from broker.wire import grpc_service
 from broker.wire.asking import METHODS
 from broker.wire.grpc_generated import broker_pb2 as wire
 from broker.wire.grpc_port import GrpcWorkerPort
@@ -28,7 +37,7 @@ from engine.access.tokens import SESSION, Claims, sign
 from engine.ports.clock import SystemClock
 from engine.transport.grpc_login import Credentials
 from engine.transport.security import Security
-from tests.broker.service.yard import opened
+from tests.broker.service.yard import FakeWorker, opened
 from tests.engine.access.known_users import KEY, SECRET, KeptAudit, KnownUsers, door_of, user
 
 NODE: Final = Security(secret=SECRET)
@@ -159,6 +168,38 @@ async def test_a_tenants_tasks_are_its_users_alone() -> None:
         assert [task.id for task in (await ann.tasks(TaskFilter())).tasks] == [task_id]
         refused = {(event.who, event.what) for event in made.audit.events if not event.allowed}
         assert {("ben", "submit"), ("dan", "tasks")} <= refused
+
+
+async def test_one_users_waits_keep_nobody_else_from_waiting(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(grpc_service, "_WAITS_MAX", 8)
+    async with house() as made, made.calls(logged_in("ann")) as ann:
+        task_id = await submitted(ann)
+        waits = [asyncio.create_task(ann.wait(task_id, 20_000)) for _ in range(2)]
+        with pytest.raises(Overloaded):
+            # Two are under way as soon as there is no room for a third one.
+            while True:
+                with suppress(WaitTimedOut):
+                    await ann.wait(task_id, 1)
+        async with made.calls(logged_in("ben")) as ben:
+            with pytest.raises(WaitTimedOut):
+                await ben.wait(await submitted(ben, "rosa"), 1)
+        await ann.cancel([task_id])
+        assert [task.id for task in await asyncio.gather(*waits)] == [task_id] * 2
+
+
+async def test_of_types_a_user_sees_those_that_tasks_of_their_tenants_have() -> None:
+    async with house() as made, made.calls(NODE) as node, made.calls(logged_in("ann")) as ann:
+        # Submitted by a part of the cluster: whoever asks for the types did not see these tasks.
+        worker = await FakeWorker.connected(made.broker, "w1", limits=WorkerLimits(1))
+        for tenant, kind in (("elsa", "milk"), ("elsa", "feed"), ("rosa", "ledger-of-rosa")):
+            await node.submit([Spec(type=kind, tenant=tenant)])
+        await worker.until_runs(1)
+        assert {each.name for each in await node.resources()} >= {"milk", "feed", "ledger-of-rosa"}
+        assert {each.name for each in await ann.resources()} == {"milk", "feed"}
+        async with made.calls(logged_in("dan")) as dan:
+            assert await dan.resources() == []
 
 
 async def test_who_may_only_look_changes_nothing() -> None:

@@ -15,7 +15,7 @@ from broker.commands import Spec
 from broker.errors import BrokerUnavailable, OutcomeUnknown, TooLarge
 from broker.service import Broker
 from broker.wire import ask_server, grpc_service
-from broker.wire.asking import METHODS
+from broker.wire.asking import ASKS_MAX, METHODS
 from broker.wire.grpc_generated import broker_pb2 as wire
 from broker.wire.grpc_server import GrpcBrokerServer
 from broker.wire.remote import RemoteCalls
@@ -177,17 +177,21 @@ async def test_a_defect_of_the_broker_ends_the_stream_and_not_the_wait() -> None
         assert await calls.now_ms() == 7
 
 
+@pytest.mark.parametrize("in_a_message", [1, 5])
 async def test_a_client_with_many_questions_is_read_no_further_until_some_are_answered(
-    monkeypatch: pytest.MonkeyPatch,
+    monkeypatch: pytest.MonkeyPatch, in_a_message: int
 ) -> None:
     monkeypatch.setattr(ask_server, "_UNDER_WAY_MAX", 2)
     gate = Gate()
     async with served(gate) as server, stream_to(server) as stream:
         spec = METHODS["submit"]
+        asks = []
         for number in range(1, 6):
             packed = spec.pack([[Spec("milk", str(number))]], {})
-            asked = wire.AskRequest(name="submit", arguments=packed, number=number)
-            await stream.write(wire.AskRequests(asks=[asked]).SerializeToString())
+            asks.append(wire.AskRequest(name="submit", arguments=packed, number=number))
+        for first in range(0, 5, in_a_message):
+            message = wire.AskRequests(asks=asks[first : first + in_a_message])
+            await stream.write(message.SerializeToString())
         await gate.until(2)
         gate.let("1")
         reply = wire.AskReplies.FromString(await stream.read())
@@ -202,6 +206,7 @@ async def test_a_client_with_many_questions_is_read_no_further_until_some_are_an
         b"\xff\xff",
         wire.AskRequests(asks=[wire.AskRequest(name="now_ms")]).SerializeToString(),
         wire.AskRequests(asks=[wire.AskRequest(name="now_ms", number=2)] * 2).SerializeToString(),
+        b"\n\x02\x18\x01" * (ASKS_MAX + 1),
     ],
 )
 async def test_what_is_no_question_is_refused(message: bytes) -> None:

@@ -140,3 +140,10 @@ def test_a_door_counts_by_address_whatever_the_port_and_lets_tokens_in() -> None
         assert (await door.by_call("token-ann")).principal.name == "ann"
 
     asyncio.run(try_it())
+
+
+def test_of_a_name_that_none_can_be_no_more_is_kept_than_of_others() -> None:
+    guesses = Guesses(StillClock())
+    name = "x" * 50_000
+    assert [wrong(guesses, "a", name + end) for end in "abcdefg"] == [0, 0, 0, 0, 0, 1, 1]
+    assert max(len(user) for _, user in guesses._tries) <= 256

@@ -185,3 +185,15 @@ def test_names_and_passwords_are_prepared_as_the_rfc_wants() -> None:
     for wrong in ("", "two words", "x" * 300):
         with pytest.raises(InvalidRequest):
             prepared_name(wrong)
+
+
+def test_what_is_far_too_long_for_a_name_or_a_password_is_not_looked_at(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    known = verifier("ann's word")
+    monkeypatch.setattr(scram, "stringprep", None)
+    for wrong in ("x" * 50_000, "\u00e9" * 50_000):
+        for prepare in (prepared, prepared_name):
+            with pytest.raises(InvalidRequest, match="at most"):
+                prepare(wrong)
+        assert not known.fits(wrong)

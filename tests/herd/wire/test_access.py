@@ -306,6 +306,19 @@ async def test_another_tablespace_is_not_reached_by_any_way(tmp_path: Path) -> N
         await session.close()
 
 
+async def test_who_restores_hears_of_no_tablespace_that_they_may_not_read(tmp_path: Path) -> None:
+    async with opened(tmp_path) as house:
+        house.users.users["dan"] = user(
+            "dan", ("tablespace", "barn", "admin"), ("tablespace", "attic", "read")
+        )
+        async with house.remote(logged_in("dan")) as remote:
+            session = await remote.session("barn")
+            with pytest.raises(Error, match="there is no tablespace attic") as refusal:
+                await session.execute("RESTORE TABLESPACE attic UNTIL 1/1")
+            assert refusal.value.hint == "there are barn"
+            await session.close()
+
+
 async def test_a_session_of_one_tablespace_changes_no_rows_of_another(tmp_path: Path) -> None:
     async with opened(tmp_path) as house:
         channel = await house.channel(NODE)

@@ -194,7 +194,7 @@ async def test_a_call_that_is_too_large_is_refused_and_the_next_one_served(tmp_p
         failure = decode_answer(told.head)
         assert isinstance(failure, Failed) and failure.name == TooLarge.__name__
         assert isinstance(await stranger.ask(Open("default"), 4), Opened)
-        assert one.server.arriving_bytes == 0
+        assert one.server.calls_bytes == 0
         await stranger.leave()
         async with reaching(herd, [one.address]) as remote:
             session = await remote.session()
@@ -212,9 +212,72 @@ async def test_parts_of_calls_that_never_end_are_bounded(tmp_path: Path) -> None
             stranger.say(CALL, b"x" * 90_000, request, MORE)
         told = await stranger.hear()
         assert told is not None and isinstance(decode_answer(told.head), Failed)
-        assert one.server.arriving_bytes <= 250_000
+        assert one.server.calls_bytes <= 250_000
         await stranger.leave()
         assert await still_serves(herd, one.address)
+
+
+async def test_parts_of_nothing_are_bounded_too(tmp_path: Path) -> None:
+    small = WireSettings(call_bytes_max=100_000, part_bytes=1_000)
+    async with embedded(tmp_path) as herd, serving(herd, small) as one:
+        stranger = await Stranger.come(one.address)
+        await stranger.greet()
+        for _ in range(101):
+            stranger.say(CALL, b"", 3, MORE)
+        told = await stranger.hear()
+        assert told is not None
+        failure = decode_answer(told.head)
+        assert isinstance(failure, Failed) and failure.name == TooLarge.__name__
+        assert one.server.calls_bytes == 0
+        await stranger.leave()
+
+
+async def test_calls_that_wait_for_their_turn_are_bounded_in_bytes(tmp_path: Path) -> None:
+    small = WireSettings(calls_bytes_max=100_000)
+    async with (
+        embedded(tmp_path) as herd,
+        serving(herd, small) as one,
+        reaching(herd, [one.address], small) as remote,
+    ):
+        session = await remote.session()
+        await session.execute("CREATE TABLE cow (id INT PRIMARY KEY, name TEXT)")
+        await session.execute("INSERT INTO cow VALUES (1, '')")
+        await session.begin()
+        await session.execute("UPDATE cow SET name = 'mine' WHERE id = 1")
+        stranger = await Stranger.come(one.address)
+        await stranger.greet()
+        opened = await stranger.ask(Open("default", messages.AUTOCOMMIT))
+        text = "UPDATE cow SET name = ? WHERE id = 1"
+        update = messages.Execute(opened.session, messages.AUTOCOMMIT, text, ["x" * 60_000])
+        for request in (2, 3):
+            # The first of them waits for the row, the second one is too much beside it.
+            stranger.say(CALL, encode(update), request)
+        told = await stranger.hear()
+        assert told is not None and told.request == 3
+        failure = decode_answer(told.head)
+        assert isinstance(failure, Failed) and failure.name == TooLarge.__name__
+        # What is small gets through.
+        assert isinstance(await stranger.ask(messages.Renew(), 4), messages.Done)
+        await session.rollback()
+        told = await stranger.hear()
+        assert told is not None and told.request == 2
+        assert not isinstance(decode_answer(told.head), Failed)
+        assert not isinstance(await stranger.ask(update, 5), Failed)
+        assert one.server.calls_bytes == 0
+        await stranger.leave()
+
+
+async def test_a_call_of_too_many_values_is_refused_before_they_are_made(tmp_path: Path) -> None:
+    few = WireSettings(call_values_max=1_000)
+    async with embedded(tmp_path) as herd, serving(herd, few) as one:
+        stranger = await Stranger.come(one.address)
+        await stranger.greet()
+        stranger.say(CALL, encode(messages.ExecuteMany(1, 1, "", [[]] * 1_000)), 1)
+        told = await stranger.hear()
+        assert told is not None
+        failure = decode_answer(told.head)
+        assert isinstance(failure, Failed) and "values" in failure.message
+        await stranger.leave()
 
 
 async def test_a_client_that_falls_silent_loses_its_locks(tmp_path: Path) -> None:

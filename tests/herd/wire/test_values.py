@@ -1,5 +1,6 @@
 """Values keep their types on the wire, and what has none is refused."""
 
+import contextlib
 import datetime
 import enum
 import math
@@ -10,8 +11,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from herd.errors import ValueInvalid
+from herd.errors import TooLarge, ValueInvalid
 from herd.wire.values import packed, unpack_extension
+from herd.wire.weighing import check_values
 
 _decode = msgspec.msgpack.Decoder(ext_hook=unpack_extension).decode
 SCALARS = st.one_of(
@@ -72,3 +74,49 @@ def test_what_no_column_holds_is_refused(value: Any) -> None:
 def test_extensions_that_mean_nothing_are_refused(code: int, data: bytes) -> None:
     with pytest.raises((msgspec.DecodeError, ValueError)):
         _decode(msgspec.msgpack.encode(msgspec.msgpack.Ext(code, data)))
+
+
+def light(value: Any) -> bool:
+    """Whether a value has one byte on the wire, and none of its own in memory."""
+    return value is None or (isinstance(value, int) and -32 <= value < 128)
+
+
+def count(value: Any) -> int:
+    """How many values there are, with those inside of others."""
+    if isinstance(value, list):
+        return 1 + sum(map(count, value))
+    if isinstance(value, dict):
+        return 1 + sum(count(each) for pair in value.items() for each in pair)
+    return 0 if light(value) else 1
+
+
+MESSAGES = st.recursive(
+    st.one_of(
+        st.none(),
+        st.integers(-(2**63), 2**64 - 1),
+        st.floats(allow_nan=False),
+        st.text(max_size=3),
+        st.sampled_from(["x" * 32, b"x" * 256, "x" * 256, b"x" * 70_000, "x" * 70_000]),
+        st.builds(msgspec.msgpack.Ext, st.integers(0, 9), st.binary(max_size=17)),
+    ),
+    lambda inside: st.one_of(
+        st.lists(inside, max_size=20), st.dictionaries(st.text(max_size=2), inside, max_size=20)
+    ),
+    max_leaves=20,
+)
+
+
+@given(MESSAGES)
+def test_the_values_of_a_message_are_counted_before_they_are_made(value: Any) -> None:
+    data = msgspec.msgpack.encode(value)
+    values = count(msgspec.msgpack.decode(data))
+    check_values(data, values)
+    if values:
+        with pytest.raises(TooLarge, match="values"):
+            check_values(data, values - 1)
+
+
+@given(st.binary())
+def test_the_values_of_what_is_no_message_are_counted_to_an_end(data: bytes) -> None:
+    with contextlib.suppress(TooLarge):
+        check_values(data, 3)

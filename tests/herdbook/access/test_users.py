@@ -150,6 +150,15 @@ async def test_a_token_that_is_none_is_refused(tmp_path: Path, token: str) -> No
             await known.token(good)
 
 
+async def test_nothing_is_kept_of_a_token_that_none_can_be(tmp_path: Path) -> None:
+    async with users(tmp_path) as (rows, known, _clock):
+        await rows.add("ann", "ann's word")
+        for number in range(3):
+            with pytest.raises(AccessRefused):
+                await known.token(f"hbt_{number}{'0' * 10_000}_secret")
+        assert not [what for what in known._kept if "0" * 10_000 in str(what)]
+
+
 async def test_a_new_user_of_an_old_name_inherits_nothing(tmp_path: Path) -> None:
     async with users(tmp_path) as (rows, known, clock):
         await rows.add("ann", "ann's word")
@@ -284,7 +293,7 @@ async def test_users_that_cannot_be_looked_up_are_not_unknown(tmp_path: Path) ->
         rows._herd = Away()  # type: ignore[assignment]
         clock.added_s += FRESH_S + 1
         assert (await known.principal("ann")).name == "ann"
-        for ask in (known.principal("zoe"), known.anonymous(), known.token("hbt_x_y")):
+        for ask in (known.principal("zoe"), known.anonymous(), known.token(f"hbt_{0:016x}_y")):
             with pytest.raises(MetadataUnavailable):
                 await ask
         clock.added_s += STALE_S

@@ -42,12 +42,20 @@ async def served(
     work: Callable[[], Awaitable[None]] = at_once,
     signed: Signed | None = None,
     proxies: Sequence[str] = (),
+    reads: bool = False,
 ) -> AsyncIterator[Dial]:
-    """Dials a server that says moo and to whom, once `work` is done; who dials speaks at once."""
+    """Dials a server that says moo and to whom, once `work` is done; who dials speaks at once.
+
+    `reads`: it reads bodies before.
+    """
 
     async def app(
-        scope: Mapping[str, Any], receive: object, send: Callable[..., Awaitable[None]]
+        scope: Mapping[str, Any],
+        receive: Callable[[], Awaitable[Any]],
+        send: Callable[..., Awaitable[None]],
     ) -> None:
+        while reads and (await receive()).get("more_body"):
+            pass
         await work()
         headers = [(b"x-client", scope["client"][0].encode()), (b"content-length", b"3")]
         await send({"type": "http.response.start", "status": 200, "headers": headers})
@@ -231,3 +239,44 @@ async def test_all_together_have_no_more_connections_than_there_may_be() -> None
 def test_connections_leave_half_of_the_files_to_the_store(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("resource.getrlimit", lambda _: (1_024, 1_024))
     assert Bounds.of_process() == Bounds(512, 128)
+
+
+CHUNKED = b"POST / HTTP/1.1\r\nHost: localhost\r\nTransfer-Encoding: chunked\r\n\r\n"
+PIECES = 20_000
+
+
+@pytest.mark.parametrize("reads", [False, True])
+async def test_a_body_in_pieces_of_one_byte_lets_others_have_their_turns(reads: bool) -> None:
+    turns = [0]
+
+    def turn() -> None:
+        turns[0] += 1
+        asyncio.get_running_loop().call_soon(turn)
+
+    async with served(SLOW, reads=reads) as dial:
+        reader, writer = await dial(CHUNKED)
+        turn()
+        writer.write(b"1\r\nx\r\n" * PIECES + b"0\r\n\r\n" + CLOSING)
+        # The next request of the connection is answered when the body is over.
+        told = await heard(reader)
+        assert told.count(b"HTTP/1.1 200") == 2
+        assert turns[0] > PIECES / 64
+
+
+async def test_who_sends_a_body_for_ever_is_hung_up_on_after_the_reply() -> None:
+    async with served(Bounds(head_s=SOON_S)) as dial:
+        reader, writer = await dial(CHUNKED)
+        assert (await reader.readuntil(b"moo")).startswith(b"HTTP/1.1 200")
+        ended = asyncio.ensure_future(heard(reader))
+        while not ended.done():
+            writer.write(b"1\r\nx\r\n")
+            await asyncio.wait({ended}, timeout=SOON_S / 10)
+        assert ended.result() == b""
+
+
+async def test_a_request_that_says_in_two_ways_how_long_its_body_is_is_refused() -> None:
+    async with served(SLOW) as dial:
+        both = CHUNKED.replace(b"Transfer", b"Content-Length: 4\r\nTransfer")
+        reader, _ = await dial(both + b"0\r\n\r\n" + CLOSING)
+        told = await heard(reader)
+        assert told.startswith(b"HTTP/1.1 400") and b"moo" not in told
