@@ -1,0 +1,131 @@
+"""Whether new data finds room: on the registered bookies, and on disks of this machine.
+
+Invariants:
+- It refuses nothing that makes room: logs, snapshots and checkpoints are written from the reserve
+  (`uses_reserve`), and deletions ask nothing here.
+- It goes by the newest registrations that anybody of this client has seen, so nobody waits for it.
+- A disk is asked at most every `_KNOWN_S`. One that does not answer is not called full.
+"""
+
+from collections.abc import Callable, Collection, Mapping
+from typing import Final, NamedTuple
+
+from engine.errors import DiskFull
+from engine.metadata.bookies import Registration
+from engine.ports.clock import Clock
+from engine.ports.disk import Space
+
+_KNOWN_S: Final = 0.2
+_REMEDY: Final = "delete data, or make room there; reads and deletions go on"
+_EXHAUSTED: Final = "make room there: not even deletions can be stored; reads go on"
+
+
+class WatchedDisk(NamedTuple):
+    """A disk of this machine that new data needs: below `kept_bytes` free it takes none."""
+
+    path: str
+    space: Callable[[], Space]
+    kept_bytes: Callable[[Space], int]
+    exhausted_bytes: Callable[[Space], int]
+
+
+class Capacity:
+    """For one client: `check()` before new data is written."""
+
+    def __init__(self, clock: Clock, bookies_min: int) -> None:
+        self._clock = clock
+        self._bookies_min = bookies_min
+        self._disks: dict[str, WatchedDisk] = {}
+        self._asked_s = float("-inf")
+        self._of_disks = self._of_disks_exhausted = ""
+        self._of_bookies = self._of_bookies_exhausted = ""
+
+    def watch(self, disk: WatchedDisk) -> Callable[[], None]:
+        """Count a disk of this machine, too; returns the way to stop."""
+        self._disks[disk.path] = disk
+        self._asked_s = float("-inf")
+        return lambda: self._forget(disk)
+
+    def note(self, registered: Mapping[str, Registration], leaving: Collection[str] = ()) -> None:
+        """The registrations are these now."""
+        staying = [found for name, found in registered.items() if name not in leaving]
+        full = [found for found in staying if not found.writable]
+        exhausted = [found for found in full if found.exhausted]
+        self._of_bookies = self._of_bookies_exhausted = ""
+        if full and len(staying) - len(full) < self._bookies_min:
+            self._of_bookies = _told_of(full, len(staying), _REMEDY)
+        if exhausted and len(staying) - len(exhausted) < self._bookies_min:
+            self._of_bookies_exhausted = _told_of(exhausted, len(staying), _EXHAUSTED)
+
+    @property
+    def lack(self) -> str:
+        """Why new data finds no room; "" if it does."""
+        if self._disks:
+            self._ask()
+        return self._of_disks or self._of_bookies
+
+    @property
+    def lack_on_bookies(self) -> str:
+        """Why new data finds no room on the bookies; "" if it does."""
+        return self._of_bookies
+
+    def check_disks(self) -> None:
+        """Raise `DiskFull` if a disk of this machine has no room for new data."""
+        if self._disks:
+            self._ask()
+            if self._of_disks:
+                raise DiskFull(self._of_disks)
+
+    @property
+    def exhausted(self) -> str:
+        """Why not even deletions can be stored; "" if they can."""
+        if self._disks:
+            self._ask()
+        return self._of_disks_exhausted or self._of_bookies_exhausted
+
+    def check(self) -> None:
+        """Raise `DiskFull` if new data finds no room."""
+        if lack := self.lack:
+            raise DiskFull(lack)
+
+    def check_log(self) -> None:
+        """Raise `DiskFull` if a log finds no room for another entry, whatever it says."""
+        if exhausted := self.exhausted:
+            raise DiskFull(exhausted)
+
+    def _forget(self, disk: WatchedDisk) -> None:
+        if self._disks.get(disk.path) is disk:
+            del self._disks[disk.path]
+            self._of_disks = self._of_disks_exhausted = ""
+            self._asked_s = float("-inf")
+
+    def _ask(self) -> None:
+        now_s = self._clock.monotonic()
+        if now_s - self._asked_s < _KNOWN_S:
+            return
+        self._asked_s = now_s
+        self._of_disks = self._of_disks_exhausted = ""
+        for disk in self._disks.values():
+            try:
+                space = disk.space()
+            except OSError:
+                continue
+            if space.free_bytes < (kept := disk.kept_bytes(space)):
+                self._of_disks = told_of(disk.path, space.free_bytes, kept)
+            if space.free_bytes < disk.exhausted_bytes(space):
+                self._of_disks_exhausted = (
+                    f"the disk of {disk.path} has {space.free_bytes:,} bytes free: {_EXHAUSTED}"
+                )
+
+
+def told_of(path: str, free_bytes: int, kept_bytes: int) -> str:
+    """What is said of a disk that has no more than its reserve left."""
+    return (
+        f"the disk of {path} has {free_bytes:,} bytes free, and the last {kept_bytes:,} are kept "
+        f"for deletions: {_REMEDY}"
+    )
+
+
+def _told_of(full: Collection[Registration], count: int, remedy: str) -> str:
+    names = ", ".join(sorted(found.bookie_id for found in full))
+    return f"{len(full)} of {count} bookies have full disks ({names}): {remedy}"
