@@ -37,13 +37,14 @@ from engine.folder.member import FolderMember
 from engine.folder.naming import refuse_url
 from engine.folder.owner import FolderPorts, FolderSettings
 from engine.folder.process import spawn
+from engine.ledger.capacity import watched
 from engine.ledger.client import LedgerClient
 from engine.ledger.settings import ClientSettings
 from engine.limits import ENSEMBLE_SIZE_MAX
 from engine.ports.clock import SystemClock
 from engine.ports.metrics import NO_METRICS, Metrics
 from engine.ports.switching import SWITCH_INTERVAL_S, switching_every
-from engine.ports.system_disk import SystemDisk
+from engine.ports.system_disk import START_BYTES, SystemDisk, require_room
 from engine.ports.system_workers import ThreadWorkers
 
 _QUARANTINE_MS: Final = 500
@@ -53,7 +54,11 @@ class Engine(LedgerClient):
     """An open folder: a `LedgerClient`, and a hand on its bookies. Made by `open`."""
 
     def __init__(
-        self, member: FolderMember, ports: FolderPorts, settings: ClientSettings | None
+        self,
+        member: FolderMember,
+        ports: FolderPorts,
+        settings: ClientSettings | None,
+        bookie: BookieSettings,
     ) -> None:
         super().__init__(
             store=FolderStore(member),
@@ -64,6 +69,7 @@ class Engine(LedgerClient):
             metrics=ports.metrics,
         )
         self._member = member
+        self.capacity.watch(watched(member.root, ports.make_disk(member.root), bookie))
         guard(self)
 
     @property
@@ -126,7 +132,7 @@ async def open(
     acknowledged when two have them (with one bookie: that one). `process=True` runs the bookies in
     a child process if nobody owns the folder yet. `metrics` hears what the client does, and the
     bookies where they run in this process.
-    Raises `FolderError` and its kinds, `InvalidRequest`, `MetadataUnavailable`.
+    Raises `FolderError` and its kinds, `InvalidRequest`, `MetadataUnavailable`, `DiskFull`.
     """
     refuse_url(path, "a cluster is reached by engine.connect(url)")
     if not 1 <= bookies <= ENSEMBLE_SIZE_MAX:
@@ -136,6 +142,7 @@ async def open(
     if bookie_settings is not None:
         folder_settings = replace(folder_settings, bookie=bookie_settings)
     root = Path.cwd() / path
+    require_room(root, START_BYTES)
     workers = ThreadWorkers(asyncio.get_running_loop())
     ports = FolderPorts(
         SystemClock(), random.SystemRandom(), workers, SystemDisk, RocksIndex, metrics
@@ -144,7 +151,7 @@ async def open(
         try:
             child = partial(spawn, root, folder_settings) if process else None
             member = await FolderMember.open(root, ports, folder_settings, child)
-            engine = Engine(member, ports, settings)
+            engine = Engine(member, ports, settings, folder_settings.bookie)
             try:
                 yield engine
             finally:

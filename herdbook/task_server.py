@@ -44,15 +44,18 @@ from broker.sweeping import keep_swept
 from engine.access.door import UserDoor
 from engine.access.guesses import Guesses
 from engine.access.secret_files import check_closed
+from engine.bookie.settings import BookieSettings
 from engine.errors import InvalidRequest, KeyExists
 from engine.extras import needing_cluster
 from engine.folder.forks import guard
 from engine.folder.modes import make_own
+from engine.ledger.capacity import watched
 from engine.ledger.client import LedgerClient
 from engine.metadata.contract import MetadataStore
 from engine.ports.clock import Clock
 from engine.ports.metrics import Metrics
 from engine.ports.switching import SWITCH_INTERVAL_S
+from engine.ports.system_disk import SystemDisk
 from engine.ports.system_signals import ended_by_signals
 from engine.ports.system_workers import ThreadWorkers
 from engine.state.rocks import open_rocks
@@ -111,6 +114,8 @@ class TaskServerSettings:
     """A command for each alarm of roll-outs; empty: none."""
     proxies: tuple[str, ...] = ()
     """Addresses and networks whose `X-Forwarded-For` is believed."""
+    keeping: BookieSettings = field(default_factory=BookieSettings)
+    """How much of the disk of `state` is kept for deletions: as much as bookies keep."""
 
     @property
     def tls(self) -> tuple[Path | None, Path | None]:
@@ -251,6 +256,8 @@ async def _of_cluster(
             client = await stack.enter_async_context(open_store(url))
             await _register(client.store, known_as, settings.advertise_http or address)
             make_own(settings.state)
+            disk = SystemDisk(settings.state)
+            client.capacity.watch(watched(settings.state, disk, settings.keeping))
             rows = await open_rocks(settings.state / FOLDER, workers)
             broker = await Broker.open(
                 client,

@@ -175,7 +175,4 @@ class Publisher:
 
 def is_full(space: Space, settings: BookieSettings, full: bool) -> bool:
     """Whether a disk is over the high-water mark, or, if it was, not under the low one yet."""
-    ratio = settings.full_ratio_low if full else settings.full_ratio
-    factor = 2 if full else 1
-    wanted = min(space.total_bytes * (1 - ratio), settings.full_free_bytes * factor)
-    return space.free_bytes < max(wanted, settings.reserve_bytes * factor)
+    return space.free_bytes < settings.kept_bytes(space.total_bytes, full=full)

@@ -8,12 +8,13 @@ Invariants:
 """
 
 from collections.abc import Callable, Collection, Mapping
-from typing import Final, NamedTuple
+from pathlib import Path
+from typing import Final, NamedTuple, Protocol
 
 from engine.errors import DiskFull
 from engine.metadata.bookies import Registration
 from engine.ports.clock import Clock
-from engine.ports.disk import Space
+from engine.ports.disk import Disk, Space
 
 _KNOWN_S: Final = 0.2
 _REMEDY: Final = "delete data, or make room there; reads and deletions go on"
@@ -21,12 +22,16 @@ _EXHAUSTED: Final = "make room there: not even deletions can be stored; reads go
 
 
 class WatchedDisk(NamedTuple):
-    """A disk of this machine that new data needs: below `kept_bytes` free it takes none."""
+    """A disk of this machine that new data needs.
+
+    `kept_bytes` says of its size, and of whether it is full by now, with how much free it takes no
+    new data; with less than `exhausted_bytes` free it takes nothing.
+    """
 
     path: str
     space: Callable[[], Space]
-    kept_bytes: Callable[[Space], int]
-    exhausted_bytes: Callable[[Space], int]
+    kept_bytes: Callable[[int, bool], int]
+    exhausted_bytes: int
 
 
 class Capacity:
@@ -36,6 +41,7 @@ class Capacity:
         self._clock = clock
         self._bookies_min = bookies_min
         self._disks: dict[str, WatchedDisk] = {}
+        self._full: set[str] = set()
         self._asked_s = float("-inf")
         self._of_disks = self._of_disks_exhausted = ""
         self._of_bookies = self._of_bookies_exhausted = ""
@@ -60,9 +66,14 @@ class Capacity:
     @property
     def lack(self) -> str:
         """Why new data finds no room; "" if it does."""
+        return self.lack_on_disks or self._of_bookies
+
+    @property
+    def lack_on_disks(self) -> str:
+        """Why a disk of this machine has no room for new data; "" if all have."""
         if self._disks:
             self._ask()
-        return self._of_disks or self._of_bookies
+        return self._of_disks
 
     @property
     def lack_on_bookies(self) -> str:
@@ -71,10 +82,8 @@ class Capacity:
 
     def check_disks(self) -> None:
         """Raise `DiskFull` if a disk of this machine has no room for new data."""
-        if self._disks:
-            self._ask()
-            if self._of_disks:
-                raise DiskFull(self._of_disks)
+        if lack := self.lack_on_disks:
+            raise DiskFull(lack)
 
     @property
     def exhausted(self) -> str:
@@ -96,6 +105,7 @@ class Capacity:
     def _forget(self, disk: WatchedDisk) -> None:
         if self._disks.get(disk.path) is disk:
             del self._disks[disk.path]
+            self._full.discard(disk.path)
             self._of_disks = self._of_disks_exhausted = ""
             self._asked_s = float("-inf")
 
@@ -110,20 +120,47 @@ class Capacity:
                 space = disk.space()
             except OSError:
                 continue
-            if space.free_bytes < (kept := disk.kept_bytes(space)):
-                self._of_disks = told_of(disk.path, space.free_bytes, kept)
-            if space.free_bytes < disk.exhausted_bytes(space):
+            kept_bytes = disk.kept_bytes(space.total_bytes, disk.path in self._full)
+            if space.free_bytes >= kept_bytes:
+                self._full.discard(disk.path)
+                continue
+            self._full.add(disk.path)
+            kept_bytes = disk.kept_bytes(space.total_bytes, False)
+            self._of_disks = _told(disk.path, space.free_bytes, kept_bytes)
+            if space.free_bytes < disk.exhausted_bytes:
                 self._of_disks_exhausted = (
                     f"the disk of {disk.path} has {space.free_bytes:,} bytes free: {_EXHAUSTED}"
                 )
 
 
-def told_of(path: str, free_bytes: int, kept_bytes: int) -> str:
-    """What is said of a disk that has no more than its reserve left."""
-    return (
-        f"the disk of {path} has {free_bytes:,} bytes free, and the last {kept_bytes:,} are kept "
-        f"for deletions: {_REMEDY}"
+class Keeping(Protocol):
+    """What says how much of a disk is kept: the settings of bookies."""
+
+    @property
+    def reserve_bytes(self) -> int:
+        """With less free nothing is stored."""
+        ...
+
+    def kept_bytes(self, total_bytes: int, *, full: bool = False) -> int:
+        """With less free no new data is stored."""
+        ...
+
+
+def watched(path: Path, disk: Disk, keeping: Keeping) -> WatchedDisk:
+    """The disk of a folder, of which as much is kept as bookies keep."""
+    return WatchedDisk(
+        str(path),
+        disk.space,
+        lambda total_bytes, full: keeping.kept_bytes(total_bytes, full=full),
+        keeping.reserve_bytes,
     )
+
+
+def _told(path: str, free_bytes: int, kept_bytes: int) -> str:
+    kept = f"the last {kept_bytes:,} are kept for deletions"
+    if free_bytes >= kept_bytes:
+        kept += ", and new data waits until as many again are free"
+    return f"the disk of {path} has {free_bytes:,} bytes free, and {kept}: {_REMEDY}"
 
 
 def _told_of(full: Collection[Registration], count: int, remedy: str) -> str:

@@ -217,8 +217,10 @@ class Placement:
         """Whether bookies are there, and take no new data because their disks are full."""
         registered, _ = await self._look()
         found = [registered[name] for name in bookie_ids if name in registered]
-        return bool(found) and len(found) == len(bookie_ids) and not any(
-            each.writable for each in found
+        return (
+            bool(found)
+            and len(found) == len(bookie_ids)
+            and not any(each.writable for each in found)
         )
 
     def _quarantined(self, found: Registration) -> bool:

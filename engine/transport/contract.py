@@ -43,14 +43,14 @@ class Status(enum.IntEnum):
 
 PURPOSE: Final = "purpose"
 """The key of a ledger's custom metadata that says what it is for."""
-_FROM_RESERVE: Final = frozenset({b"log", b"snapshot", b"checkpoint"})
+_FROM_RESERVE: Final = frozenset({b"log", b"snapshot", b"checkpoint", b"compaction"})
 
 
 def uses_reserve(custom: Mapping[str, bytes]) -> bool:
     """Whether a ledger of this custom metadata is written while disks have only reserves left.
 
-    Without the entries of logs nothing could be deleted, and without snapshots and checkpoints no
-    log would get shorter.
+    Without the entries of logs nothing could be deleted, without snapshots and checkpoints no log
+    would get shorter, and without copies of live objects no ledger of mostly deleted ones could go.
     """
     return custom.get(PURPOSE) in _FROM_RESERVE
 
