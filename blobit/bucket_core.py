@@ -238,7 +238,7 @@ class BucketCore:
         return self.blobs.pool(self.info, kind)
 
     def pool_for_copies(self) -> LedgerPool:
-        """Where live objects go out of ledgers that are mostly dead; a full disk takes them, too."""
+        """Where live objects of mostly dead ledgers go; full disks take them, too."""
         full = bool(self.blobs.client.capacity.lack)
         return self.blobs.pool(self.info, LedgerKind.NAMED, from_reserve=full)
 

@@ -44,7 +44,7 @@ from engine.limits import ENSEMBLE_SIZE_MAX
 from engine.ports.clock import SystemClock
 from engine.ports.metrics import NO_METRICS, Metrics
 from engine.ports.switching import SWITCH_INTERVAL_S, switching_every
-from engine.ports.system_disk import START_BYTES, SystemDisk, require_room
+from engine.ports.system_disk import SystemDisk
 from engine.ports.system_workers import ThreadWorkers
 
 _QUARANTINE_MS: Final = 500
@@ -142,7 +142,6 @@ async def open(
     if bookie_settings is not None:
         folder_settings = replace(folder_settings, bookie=bookie_settings)
     root = Path.cwd() / path
-    require_room(root, START_BYTES)
     workers = ThreadWorkers(asyncio.get_running_loop())
     ports = FolderPorts(
         SystemClock(), random.SystemRandom(), workers, SystemDisk, RocksIndex, metrics

@@ -32,6 +32,7 @@ from engine.bookie.upkeep import Upkeep, UpkeepSettings, start_upkeep
 from engine.errors import FolderDamaged, FolderMismatch, FormatTooNew, InvalidRequest
 from engine.folder.lock import BOOKIE_PREFIX, METADATA_NAME, FolderLock
 from engine.folder.serving import ServedSocket
+from engine.ledger.capacity import require_room
 from engine.metadata.local import LocalStore
 from engine.ports.clock import Clock
 from engine.ports.disk import Disk
@@ -107,7 +108,7 @@ class FolderOwner:
     ) -> "FolderOwner":
         """Start everything. The caller holds the lock, and releases it if this fails.
 
-        Raises `FolderError` and its kinds, `MetadataUnavailable`, `OSError`.
+        Raises `FolderError` and its kinds, `MetadataUnavailable`, `DiskFull`, `OSError`.
         """
         assert lock.held
         owner = cls(lock, ports, settings)
@@ -165,6 +166,9 @@ class FolderOwner:
             self._socket.remove_left()
         if (self._lock.root / FILE_NAME).exists():
             raise FolderMismatch(f"{self._lock.root} is one bookie's folder, not a whole store")
+        root, keeping = self._lock.root, self._settings.bookie
+        disk = self._ports.make_disk(root)
+        await self._ports.workers.run(partial(require_room, root, disk, keeping))
         count = max(self._settings.bookies, self._lock.bookie_count())
         if self._lock.bookie_count() and not (self._lock.root / METADATA_NAME).is_dir():
             raise FolderMismatch(

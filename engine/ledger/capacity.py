@@ -12,11 +12,14 @@ from pathlib import Path
 from typing import Final, NamedTuple, Protocol
 
 from engine.errors import DiskFull
+from engine.limits import MIB
 from engine.metadata.bookies import Registration
 from engine.ports.clock import Clock
 from engine.ports.disk import Disk, Space
 
 _KNOWN_S: Final = 0.2
+_START_BYTES: Final = 2 * MIB
+"""What opening a folder may write: its metadata anew, a segment, the files of each RocksDB."""
 _REMEDY: Final = "delete data, or make room there; reads and deletions go on"
 _EXHAUSTED: Final = "make room there: not even deletions can be stored; reads go on"
 
@@ -154,6 +157,17 @@ def watched(path: Path, disk: Disk, keeping: Keeping) -> WatchedDisk:
         lambda total_bytes, full: keeping.kept_bytes(total_bytes, full=full),
         keeping.reserve_bytes,
     )
+
+
+def require_room(path: Path, disk: Disk, keeping: Keeping) -> None:
+    """Raise `DiskFull` where a folder's disk has no room for a start, or for anything after it."""
+    needed_bytes = keeping.reserve_bytes + _START_BYTES
+    free_bytes = disk.space().free_bytes
+    if free_bytes < needed_bytes:
+        raise DiskFull(
+            f"{path} cannot be opened: a start needs {needed_bytes:,} bytes free on its disk, "
+            f"which has {free_bytes:,}: make room there"
+        )
 
 
 def _told(path: str, free_bytes: int, kept_bytes: int) -> str:

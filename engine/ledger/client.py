@@ -110,7 +110,8 @@ class LedgerClient:
         them, until `force()` returns. `explicit_ids=True` takes ids from the caller (`append_at`).
         `announce` is awaited with the id of a ledger before there is one; what it raises is raised.
         Raises `QuorumsInvalid`, `InvalidRequest`, `NotEnoughBookies`, `MetadataUnavailable`,
-        `DiskFull` unless `metadata` say that it `uses_reserve`, and `AccessRefused` when bookies that are needed want another proof than this client has.
+        `DiskFull` unless `metadata` say that it `uses_reserve`, and `AccessRefused` when bookies
+        that are needed want another proof than this client has.
         """
         quorums = self._quorums(ensemble, write_quorum, ack_quorum)
         custom = _checked(metadata or {})

@@ -19,7 +19,6 @@ from pathlib import Path
 from typing import Final
 
 from engine.errors import DiskFull
-from engine.limits import MIB
 from engine.ports.disk import Space
 
 _PARTS_PER_CALL_MAX: Final = min(1024, os.sysconf("SC_IOV_MAX"))
@@ -27,8 +26,6 @@ _READ_HANDLES_MAX: Final = 128
 _REPLACING: Final = ".replacing"
 FULL: Final = (errno.ENOSPC, errno.EDQUOT)
 """What the system says where there is no room."""
-START_BYTES: Final = 4 * MIB
-"""What opening a folder may write: its metadata anew, a segment, the files of each RocksDB."""
 _ADVISE: Final = getattr(os, "posix_fadvise", None)
 _NOT_NEEDED: Final[int] = getattr(os, "POSIX_FADV_DONTNEED", 0)
 _FULL_SYNC: Final[int | None] = getattr(fcntl, "F_FULLFSYNC", None)
@@ -266,18 +263,12 @@ def says_full(error: BaseException) -> bool:
     return "No space left on device" in str(error) or "Disk quota exceeded" in str(error)
 
 
-def require_room(path: Path, needed_bytes: int) -> None:
-    """Raise `DiskFull` where the disk of a folder, which need not be there, has less free."""
-    existing = path.absolute()
-    while not existing.exists() and existing != existing.parent:
-        existing = existing.parent
-    state = os.statvfs(existing)
-    free_bytes = state.f_bavail * state.f_frsize
-    if free_bytes < needed_bytes:
-        raise DiskFull(
-            f"{path} cannot be opened: it needs {needed_bytes:,} bytes on its disk, which has "
-            f"{free_bytes:,} bytes free: make room there"
-        )
+def existing(path: Path) -> Path:
+    """A folder, or the nearest one above it that is there."""
+    path = path.absolute()
+    while not path.exists() and path != path.parent:
+        path = path.parent
+    return path
 
 
 def no_room(path: Path) -> DiskFull:

@@ -20,8 +20,9 @@ from typing import Any, Final
 from engine.errors import FolderLocked, InvalidRequest
 from engine.folder.lock import FolderLock
 from engine.folder.modes import close_to_others
+from engine.ledger.capacity import require_room
 from engine.ports.clock import SystemClock
-from engine.ports.system_disk import START_BYTES, require_room
+from engine.ports.system_disk import SystemDisk, existing
 from engine.transport.address import parse_host_port
 from herdbook.node.child import log_with_times, quiet_grpc
 from herdbook.node.here import Roles
@@ -41,15 +42,17 @@ async def serve_node(settings: NodeSettings, say: Say) -> None:
     """Serve until SIGTERM or SIGINT; a second one ends it at once.
 
     Raises `FolderLocked` where the folder has a node, `InvalidRequest` where somebody else listens
-    at its ports, `DiskFull` where a folder's disk has no room for a start, `NodeFailed` where a role cannot go on, and in one process what that role raised.
+    at its ports, `DiskFull` where a folder's disk has no room for a start, `NodeFailed` where a
+    role cannot go on, and in one process what that role raised.
     """
     quiet_grpc()
     ending = Ending()
     ending.on_signals()
     folder = settings.own_folder
     file = StatusFile(folder, settings)
-    for each in settings.data_folders:
-        require_room(each, START_BYTES)
+    if settings.clustered:
+        for each in settings.data_folders:
+            require_room(each, SystemDisk(existing(each)), settings.bookie_settings)
     killed = was_killed(folder)
     if not folder.exists():
         # Of a node that cannot be nothing stays.
