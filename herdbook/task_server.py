@@ -55,7 +55,7 @@ from engine.metadata.contract import MetadataStore
 from engine.ports.clock import Clock
 from engine.ports.metrics import Metrics
 from engine.ports.switching import SWITCH_INTERVAL_S
-from engine.ports.system_disk import SystemDisk
+from engine.ports.system_disk import SystemDisk, naming
 from engine.ports.system_signals import ended_by_signals
 from engine.ports.system_workers import ThreadWorkers
 from engine.state.rocks import open_rocks
@@ -407,9 +407,10 @@ class _Named:
             # A half-written file of a killed server is reused, one of a starting server is not.
             if not os.path.samestat(new.stat(), os.fstat(self._file.fileno())):
                 raise BlockingIOError
-            self._file.truncate(0)
-            self._file.write(msgspec.json.encode(self._fact))
-            new.replace(self._path)
+            with naming(self._path):
+                self._file.truncate(0)
+                self._file.write(msgspec.json.encode(self._fact))
+                new.replace(self._path)
         except (BlockingIOError, FileNotFoundError) as error:
             self._file.close()
             folder = self._path.parent

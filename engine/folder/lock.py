@@ -20,7 +20,7 @@ import msgspec
 
 from engine.errors import EngineError, FolderError, FolderMismatch, FormatTooNew
 from engine.folder.modes import close_to_others, make_closed
-from engine.ports.system_disk import FULL, no_room
+from engine.ports.system_disk import FULL, naming, no_room
 
 LOCK_NAME: Final = "lock"
 METADATA_NAME: Final = "metadata"
@@ -103,8 +103,9 @@ class FolderLock:
         assert self.held
         content = b"" if ownership is None else msgspec.json.encode(ownership)
         assert len(content) <= _CONTENT_BYTES_MAX
-        self._file.truncate(0)
-        os.pwrite(self._file.fileno(), content, 0)
+        with naming(self.root / LOCK_NAME):
+            self._file.truncate(0)
+            os.pwrite(self._file.fileno(), content, 0)
 
     def release(self) -> None:
         """Let another process own the folder."""

@@ -67,7 +67,7 @@ class SystemDisk:
         while not path.is_dir():
             missing.append(path)
             path = path.parent
-        with _naming(path):
+        with naming(path):
             for path in reversed(missing):
                 path.mkdir(mode=0o700, exist_ok=True)
                 _sync_folder(path.parent)
@@ -101,7 +101,7 @@ class SystemDisk:
         if create:
             flags |= os.O_CREAT | os.O_EXCL
         path = self._path(name)
-        with _naming(path):
+        with naming(path):
             return SystemAppendFile(path, os.open(path, flags, 0o666))
 
     def replace(self, name: str, data: bytes) -> None:
@@ -109,7 +109,7 @@ class SystemDisk:
         path = self._path(name)
         replacing = path.with_name(f".{path.name}{_REPLACING}")
         flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC
-        with _naming(path):
+        with naming(path):
             descriptor = os.open(replacing, flags, 0o666)
             try:
                 _write_whole(descriptor, [data], 0)
@@ -127,7 +127,7 @@ class SystemDisk:
         path = self._path(name)
         descriptor = os.open(path, os.O_WRONLY | os.O_CLOEXEC)
         try:
-            with _naming(path):
+            with naming(path):
                 os.ftruncate(descriptor, length)
                 _sync(descriptor)
         finally:
@@ -143,7 +143,7 @@ class SystemDisk:
     def sync_folder(self, folder: str) -> None:
         """Make new and removed names of a folder durable."""
         path = self._path(folder)
-        with _naming(path):
+        with naming(path):
             _sync_folder(path)
 
     def space(self) -> Space:
@@ -221,7 +221,7 @@ class SystemAppendFile:
         if self._descriptor < 0 or self._failed:
             raise self._refusal()
         if self._reached > self._end:
-            with _naming(self._path):
+            with naming(self._path):
                 os.ftruncate(self._descriptor, self._end)
             self._reached = self._end
             self.sync()
@@ -242,8 +242,8 @@ class SystemAppendFile:
 
 
 @contextmanager
-def _naming(path: Path) -> Iterator[None]:
-    """Errors of the block say which file they are about."""
+def naming(path: Path) -> Iterator[None]:
+    """An `OSError` of the block says which file it is about; one of a full disk is a `DiskFull`."""
     try:
         yield
     except OSError as error:

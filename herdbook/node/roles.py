@@ -21,7 +21,7 @@ from engine.folder.modes import make_own
 from engine.ledger.capacity import Capacity, watched
 from engine.ports.clock import SystemClock
 from engine.ports.metrics import NO_METRICS, Metrics
-from engine.ports.system_disk import SystemDisk
+from engine.ports.system_disk import SystemDisk, naming
 from herdbook.finding import Configuration
 from herdbook.node.reading import toml_value
 from herdbook.node.settings import NodeSettings, Role
@@ -67,8 +67,9 @@ def write_client_file(settings: NodeSettings) -> Path:
     make_own(file.parent)
     # Each process of a node writes it, several at once.
     new = file.with_suffix(f".{os.getpid()}.new")
-    new.write_text("\n".join(lines) + "\n", encoding="utf-8")
-    new.replace(file)
+    with naming(file):
+        new.write_text("\n".join(lines) + "\n", encoding="utf-8")
+        new.replace(file)
     return file
 
 

@@ -21,7 +21,7 @@ from engine.bookie.settings import BookieSettings
 from engine.errors import InvalidRequest, Unavailable
 from engine.ledger.capacity import Capacity, watched
 from engine.ports.clock import SystemClock
-from engine.ports.system_disk import SystemDisk
+from engine.ports.system_disk import SystemDisk, naming
 from herdbook.node.settings import NodeSettings
 from herdbook.node.supervisor import MemberState
 
@@ -83,7 +83,8 @@ class StatusFile:
             await asyncio.sleep(self._table.beat_ms / 1000)
 
     def __enter__(self) -> "StatusFile":
-        self._file.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+        with naming(self._file.parent):
+            self._file.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
         return self
 
     def __exit__(self, *_: object) -> None:
