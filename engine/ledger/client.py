@@ -128,7 +128,9 @@ class LedgerClient:
             except NotEnoughBookies as error:
                 if not from_reserve and (lack := self.capacity.lack_on_bookies):
                     raise refusal or DiskFull(lack) from error
-                raise refusal or error from error
+                if refusal is not None:
+                    raise refusal from error
+                raise
             ledger_id = await self._ledgers.new_id()
             if announce is not None:
                 await announce(ledger_id)
