@@ -4,7 +4,8 @@ Invariants:
 - It refuses nothing that makes room: logs, snapshots and checkpoints are written from the reserve
   (`uses_reserve`), and deletions ask nothing here.
 - It goes by the newest registrations that anybody of this client has seen, so nobody waits for it.
-- A disk is asked at most every `_KNOWN_S`. One that does not answer is not called full.
+- While there is room disks are asked at most every `_KNOWN_S`, else each time: what is left of a
+  reserve may be gone with the next write. One that does not answer is not called full.
 """
 
 from collections.abc import Callable, Collection, Mapping
@@ -114,7 +115,7 @@ class Capacity:
 
     def _ask(self) -> None:
         now_s = self._clock.monotonic()
-        if now_s - self._asked_s < _KNOWN_S:
+        if not self._full and now_s - self._asked_s < _KNOWN_S:
             return
         self._asked_s = now_s
         self._of_disks = self._of_disks_exhausted = ""
@@ -131,9 +132,8 @@ class Capacity:
             kept_bytes = disk.kept_bytes(space.total_bytes, False)
             self._of_disks = _told(disk.path, space.free_bytes, kept_bytes)
             if space.free_bytes < disk.exhausted_bytes:
-                self._of_disks_exhausted = (
-                    f"the disk of {disk.path} has {space.free_bytes:,} bytes free: {_EXHAUSTED}"
-                )
+                free = f"the disk of {disk.path} has {space.free_bytes:,} bytes free"
+                self._of_disks = self._of_disks_exhausted = f"{free}: {_EXHAUSTED}"
 
 
 class Keeping(Protocol):
