@@ -115,7 +115,8 @@ class Capacity:
 
     def _ask(self) -> None:
         now_s = self._clock.monotonic()
-        if not self._full and now_s - self._asked_s < _KNOWN_S:
+        roomy = not self._full and not self._of_bookies
+        if roomy and now_s - self._asked_s < _KNOWN_S:
             return
         self._asked_s = now_s
         self._of_disks = self._of_disks_exhausted = ""

@@ -126,7 +126,7 @@ class LedgerClient:
                     quorums, from_reserve=from_reserve
                 )
             except NotEnoughBookies as error:
-                if not from_reserve and (lack := self.capacity.lack_on_bookies):
+                if not from_reserve and (lack := self.capacity.lack):
                     raise refusal or DiskFull(lack) from error
                 if refusal is not None:
                     raise refusal from error

@@ -191,6 +191,10 @@ class Placement:
         self._beside.update({name: _runs_here(found) for name, found in registered.items()})
         leaving = frozenset(await self._bookies.decommissioning())
         self.capacity.note(registered, leaving)
+        for name, found in registered.items():
+            if not found.writable:
+                # That is why it failed, if it did: once it has room there is nothing to wait for.
+                self._failed.pop(name, None)
         return registered, leaving
 
     def _present(

@@ -65,10 +65,13 @@ def write_client_file(settings: NodeSettings) -> Path:
         lines += [f"{key} = {toml_value(value)}" for key, value in table.items() if value]
     file = settings.own_folder / CLIENT_FILE
     make_own(file.parent)
+    text = "\n".join(lines) + "\n"
+    if file.is_file() and file.read_bytes() == text.encode():
+        return file
     # Each process of a node writes it, several at once.
     new = file.with_suffix(f".{os.getpid()}.new")
     with naming(file):
-        new.write_text("\n".join(lines) + "\n", encoding="utf-8")
+        new.write_text(text, encoding="utf-8")
         new.replace(file)
     return file
 

@@ -88,6 +88,12 @@ def kill(command: Running) -> None:
 
 def test_a_node_on_a_full_disk_reads_and_deletes_and_starts_again(disk: Path) -> None:
     node = Node(disk)
+    with node.http:
+        reads_deletes_and_starts_again(disk, node)
+
+
+def reads_deletes_and_starts_again(disk: Path, node: Node) -> None:
+    """Full, killed, started with the reserve alone, exhausted, killed, started with room."""
     with running(node.errors, *node.words()) as command:
         command.until("ready")
         assert node.sql("CREATE TABLE cows (id BIGINT PRIMARY KEY)") == 200
