@@ -50,9 +50,9 @@ async def serve_node(settings: NodeSettings, say: Say) -> None:
     ending.on_signals()
     folder = settings.own_folder
     file = StatusFile(folder, settings)
-    if settings.clustered:
-        for each in settings.data_folders:
-            require_room(each, SystemDisk(existing(each)), settings.bookie_settings)
+    if settings.clustered and not {Role.HERD, Role.BROKER}.isdisjoint(settings.roles):
+        data = Path(settings.data)
+        require_room(data, SystemDisk(existing(data)), settings.bookie_settings)
     killed = was_killed(folder)
     if not folder.exists():
         # Of a node that cannot be nothing stays.
