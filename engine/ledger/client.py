@@ -116,18 +116,12 @@ class LedgerClient:
         quorums = self._quorums(ensemble, write_quorum, ack_quorum)
         custom = _checked(metadata or {})
         from_reserve = uses_reserve(custom)
-        if not from_reserve:
-            self.capacity.check_disks()
         context = self._context(key_of(password))
         refusal: AccessRefused | None = None
         while True:
             try:
-                chosen, absent = await self._placement.new_ensemble(
-                    quorums, from_reserve=from_reserve
-                )
-            except NotEnoughBookies as error:
-                if not from_reserve and (lack := self.capacity.lack):
-                    raise refusal or DiskFull(lack) from error
+                chosen, absent = await self._chosen(quorums, from_reserve)
+            except Unavailable as error:
                 if refusal is not None:
                     raise refusal from error
                 raise
@@ -145,6 +139,19 @@ class LedgerClient:
             # Others may let this client in; each round leaves those out that did not.
             refusal = AccessRefused(f"no ledger can be written{self._troubles.tell(chosen)}")
             await self._withdraw(writer, refused, refusal)
+
+    async def _chosen(
+        self, quorums: Quorums, from_reserve: bool
+    ) -> tuple[tuple[str, ...], frozenset[int]]:
+        """Bookies for a new ledger. Raises `DiskFull`, and as `Placement.new_ensemble`."""
+        if not from_reserve:
+            self.capacity.check_disks()
+        try:
+            return await self._placement.new_ensemble(quorums, from_reserve=from_reserve)
+        except NotEnoughBookies as error:
+            if not from_reserve and (lack := self.capacity.lack):
+                raise DiskFull(lack) from error
+            raise
 
     async def _create(
         self,

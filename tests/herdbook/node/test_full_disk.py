@@ -89,61 +89,65 @@ def kill(command: Running) -> None:
 def test_a_node_on_a_full_disk_reads_and_deletes_and_starts_again(disk: Path) -> None:
     node = Node(disk)
     with node.http:
-        reads_deletes_and_starts_again(disk, node)
+        with running(node.errors, *node.words()) as command:
+            command.until("ready")
+            check_full(disk, node)
+            kill(command)
+        # With the reserve alone it starts, and deletes.
+        with running(node.errors, *node.words()) as command:
+            command.until("ready")
+            check_exhausted(disk, node)
+            kill(command)
+        node.errors.unlink()
+        failed = called(*node.words())
+        assert failed.returncode not in (0, 2)
+        assert f"{node.data} cannot be opened: a start needs" in failed.stderr
+        assert "Traceback" not in failed.stderr and len(failed.stderr.splitlines()) == 1
+        (disk / "ballast").unlink()
+        with running(node.errors, *node.words()) as command:
+            command.until("ready")
+            assert node.why() == ""
+            assert node.sql("INSERT INTO cows VALUES (4)") == 200
+            rows = node.http.post(QUERY, json={"sql": "SELECT id FROM cows ORDER BY id"}).json()
+            assert rows["rows"] == [[3], [4]]
+            assert command.end() == 0
 
 
-def reads_deletes_and_starts_again(disk: Path, node: Node) -> None:
-    """Full, killed, started with the reserve alone, exhausted, killed, started with room."""
-    with running(node.errors, *node.words()) as command:
-        command.until("ready")
-        assert node.sql("CREATE TABLE cows (id BIGINT PRIMARY KEY)") == 200
-        assert node.sql("INSERT INTO cows VALUES (1), (2), (3)") == 200
-        assert node.http.post("/api/v1/buckets", json={"name": "milk"}).status_code == 201
-        for name in ("a", "b"):
-            assert node.http.put(f"{OBJECTS}/{name}", content=b"moo").status_code == 201
-        assert node.http.post("/api/v1/tasks", json={"type": "milk"}).status_code == 201
-        assert node.why() == ""
-        fill(disk, 8_000_000)
-        refused = node.refused()
-        assert (refused.status_code, refused.json()["error"]["code"]) == (507, "disk_full")
-        assert str(node.data) in refused.json()["error"]["message"]
-        assert refused.json()["error"]["retryable"] is True
-        assert node.sql("INSERT INTO cows VALUES (4)") == 507
-        assert node.http.post("/api/v1/tasks", json={"type": "milk"}).status_code == 507
-        assert node.sql("SELECT count(*) FROM cows WHERE id > 1") == 200
-        assert node.http.get(f"{OBJECTS}/b").content == b"moo"
-        assert str(node.data) in node.why()
-        shown = called("serve", "--data", str(node.data), "--status")
-        assert shown.returncode == 1 and "no room for new data" in shown.stdout
-        assert node.sql("DELETE FROM cows WHERE id = 1") == 200
-        assert node.http.delete(f"{OBJECTS}/a").is_success
-        assert node.http.post("/api/v1/tasks/1/cancel").status_code == 200
-        kill(command)
-    # With the reserve alone it starts, and deletes.
-    with running(node.errors, *node.words()) as command:
-        command.until("ready")
-        assert str(node.data) in node.why()
-        assert node.sql("INSERT INTO cows VALUES (4)") == 507
-        assert node.sql("DELETE FROM cows WHERE id = 2") == 200
-        # The first read closes the ledger that the killed node wrote to, which takes a little room.
-        assert node.http.get(f"{OBJECTS}/b").content == b"moo"
-        fill(disk, 0)
-        # By now nothing can be stored, deletions neither. Reads go on.
-        assert node.sql("DELETE FROM cows WHERE id = 3") == 507
-        assert node.sql("SELECT id FROM cows WHERE id = 3") == 200
-        assert node.http.delete(f"{OBJECTS}/b").status_code == 507
-        assert node.http.get(f"{OBJECTS}/b").content == b"moo"
-        kill(command)
-    node.errors.unlink()
-    failed = called(*node.words())
-    assert failed.returncode not in (0, 2)
-    assert f"{node.data} cannot be opened: a start needs" in failed.stderr
-    assert "Traceback" not in failed.stderr and len(failed.stderr.splitlines()) == 1
-    (disk / "ballast").unlink()
-    with running(node.errors, *node.words()) as command:
-        command.until("ready")
-        assert node.why() == ""
-        assert node.sql("INSERT INTO cows VALUES (4)") == 200
-        rows = node.http.post(QUERY, json={"sql": "SELECT id FROM cows ORDER BY id"}).json()
-        assert rows["rows"] == [[3], [4]]
-        assert command.end() == 0
+def check_full(disk: Path, node: Node) -> None:
+    """Below its reserve it refuses new data, says why, reads, and deletes."""
+    assert node.sql("CREATE TABLE cows (id BIGINT PRIMARY KEY)") == 200
+    assert node.sql("INSERT INTO cows VALUES (1), (2), (3)") == 200
+    assert node.http.post("/api/v1/buckets", json={"name": "milk"}).status_code == 201
+    for name in ("a", "b"):
+        assert node.http.put(f"{OBJECTS}/{name}", content=b"moo").status_code == 201
+    assert node.http.post("/api/v1/tasks", json={"type": "milk"}).status_code == 201
+    assert node.why() == ""
+    fill(disk, 8_000_000)
+    refused = node.refused()
+    assert (refused.status_code, refused.json()["error"]["code"]) == (507, "disk_full")
+    assert str(node.data) in refused.json()["error"]["message"]
+    assert refused.json()["error"]["retryable"] is True
+    assert node.sql("INSERT INTO cows VALUES (4)") == 507
+    assert node.http.post("/api/v1/tasks", json={"type": "milk"}).status_code == 507
+    assert node.sql("SELECT count(*) FROM cows WHERE id > 1") == 200
+    assert node.http.get(f"{OBJECTS}/b").content == b"moo"
+    assert str(node.data) in node.why()
+    shown = called("serve", "--data", str(node.data), "--status")
+    assert shown.returncode == 1 and "no room for new data" in shown.stdout
+    assert node.sql("DELETE FROM cows WHERE id = 1") == 200
+    assert node.http.delete(f"{OBJECTS}/a").is_success
+    assert node.http.post("/api/v1/tasks/1/cancel").status_code == 200
+
+
+def check_exhausted(disk: Path, node: Node) -> None:
+    """Started with its reserve alone it deletes; without it reads go on."""
+    assert str(node.data) in node.why()
+    assert node.sql("INSERT INTO cows VALUES (4)") == 507
+    assert node.sql("DELETE FROM cows WHERE id = 2") == 200
+    # The first read closes the ledger that the killed node wrote to, which takes a little room.
+    assert node.http.get(f"{OBJECTS}/b").content == b"moo"
+    fill(disk, 0)
+    assert node.sql("DELETE FROM cows WHERE id = 3") == 507
+    assert node.sql("SELECT id FROM cows WHERE id = 3") == 200
+    assert node.http.delete(f"{OBJECTS}/b").status_code == 507
+    assert node.http.get(f"{OBJECTS}/b").content == b"moo"
