@@ -98,8 +98,7 @@ async def open_async(
     `alarms` is called for roll-outs that go wrong. All of these apply only while the tasks run with
     this opener. `metrics` receives what is measured in this process. With less than `reserve_bytes`
     free on the folder's disk no new data is taken; 0: less than 1 GiB, or 5 % of a smaller disk.
-    Raises `engine.FolderError`, `engine.errors.DiskFull` and `engine.InvalidRequest` for the url of a
-    cluster.
+    Raises `engine.errors.FolderError`, `DiskFull`, and `InvalidRequest` for the url of a cluster.
     """
     refuse_url(path, _CLUSTERS)
     kept = BookieSettings().keeping(reserve_bytes)
