@@ -291,13 +291,14 @@ class AsyncBlobs:
         """The rows of a tablespace. Raises `MetadataUnavailable`."""
         return (await self.committer(tablespace, create=True)).rows
 
-    def pool(self, info: BucketInfo, kind: LedgerKind) -> LedgerPool:
+    def pool(self, info: BucketInfo, kind: LedgerKind, *, from_reserve: bool = False) -> LedgerPool:
         """Where bytes of a bucket go. Its tablespace has been used before."""
-        key = info.bucket_id, int(kind)
+        key = info.bucket_id, -int(kind) if from_reserve else int(kind)
         found = self._pools.get(key)
         if found is None:
             committer = self._committers[info.tablespace]
-            plan = plan_of(info, kind, committer, self.client.clock, self.settings)
+            clock, settings = self.client.clock, self.settings
+            plan = plan_of(info, kind, committer, clock, settings, from_reserve=from_reserve)
             found = self._pools[key] = self._ledgers.pool(plan)
         return found
 

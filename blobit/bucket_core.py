@@ -237,6 +237,11 @@ class BucketCore:
         """Where bytes of a kind go."""
         return self.blobs.pool(self.info, kind)
 
+    def pool_for_copies(self) -> LedgerPool:
+        """Where live objects of mostly dead ledgers go; full disks take them, too."""
+        full = bool(self.blobs.client.capacity.lack)
+        return self.blobs.pool(self.info, LedgerKind.NAMED, from_reserve=full)
+
     def pool_for(self, expires_ms: int | None) -> LedgerPool:
         """Where the bytes of an object go that expires then, or never."""
         return self.pool(LedgerKind.NAMED if expires_ms is None else LedgerKind.EXPIRING)

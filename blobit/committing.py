@@ -28,6 +28,7 @@ from blobit.errors import (
     BlobNotStored,
     BlobsClosed,
     CommitOutcomeUnknown,
+    DiskFull,
     MetadataUnavailable,
     NoSuchBucket,
 )
@@ -256,7 +257,8 @@ class Committer:
             except Error as error:
                 waited_ms = (self._clock.monotonic() - began_s) * 1_000
                 heard = await self.rows.why(error)
-                over = isinstance(heard, NoSuchBucket)
+                # A full disk may stay so for long: whoever asks is told what to do.
+                over = isinstance(heard, NoSuchBucket | DiskFull)
                 if over or not error.retryable or waited_ms > self._patience_ms:
                     for pending in batch:
                         pending.fail(_caused(heard, error))

@@ -28,7 +28,7 @@ from blobit.copying import copy_part
 from blobit.errors import BlobError, MetadataUnavailable
 from blobit.garbage_scope import BucketScope, in_batches
 from blobit.object_id import Kind, ObjectId
-from blobit.tables import LedgerKind, ObjectInfo, Row, RowKey, object_info
+from blobit.tables import ObjectInfo, Row, RowKey, object_info
 from blobit.writers import LedgerPool
 from engine.errors import EngineError
 from engine.ledger.reader import LedgerReader
@@ -84,7 +84,7 @@ class Compaction:
         """`readers` are those of the ledgers, which are closed, by their ids."""
         self._scope = scope
         self._readers = readers
-        self._pool: LedgerPool = scope.core.pool(LedgerKind.NAMED)
+        self._pool: LedgerPool = scope.core.pool_for_copies()
         self._whole_bytes_max = self._pool.settings.shared_object_bytes_max
         self._budget = ByteBudget(scope.settings.batch_bytes)
         self._copies: dict[bytes, asyncio.Task[ObjectId]] = {}

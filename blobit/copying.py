@@ -14,7 +14,7 @@ from contextlib import aclosing
 
 import msgspec
 
-from blobit.errors import BlobNotStored
+from blobit.errors import not_stored
 from blobit.object_id import ObjectId
 from blobit.writers import LedgerPool, PooledLedger
 from engine.errors import EngineError
@@ -38,7 +38,7 @@ async def copy_part(reader: LedgerReader, part: ObjectId, pool: LedgerPool) -> O
             except _AppendFailed as error:
                 ledger.failed = True
                 cause = error.cause
-    raise BlobNotStored(f"{pool.settings.attempts_max} ledgers failed: try again") from cause
+    raise not_stored(f"{pool.settings.attempts_max} ledgers failed: try again", cause)
 
 
 class _AppendFailed(Exception):

@@ -13,6 +13,7 @@
     ├── BlobUnreadable        it exists or may exist, and no answer came: retry, or repair
     │   └── BlobCorrupt       an answer came, and it is not the object that the id describes
     ├── BlobNotStored         the put failed and there is no id: put again
+    │   └── DiskFull          a disk has no more than its reserve left: delete objects, or make room
     ├── BucketExists          a bucket of that name is there already
     ├── BucketNotEmpty        it holds objects: delete them, or delete it with force
     ├── ConditionFailed       the object is not the one that the caller expects: read it again
@@ -27,6 +28,8 @@
 
 Errors of the ledger layer and of the tablespaces stand in `__cause__`.
 """
+
+import engine.errors
 
 
 class BlobError(Exception):
@@ -79,6 +82,26 @@ class BlobCorrupt(BlobUnreadable):
 
 class BlobNotStored(BlobError):
     """The object was not stored and has no id. The source may be put again."""
+
+
+class DiskFull(BlobNotStored):
+    """A disk has no more than its reserve left, which is for deletions. Nothing was stored.
+
+    Delete objects or buckets, or make room on the disk; then put the object again.
+    """
+
+    retryable = True
+
+
+def not_stored(message: str, cause: BaseException | None) -> BlobNotStored:
+    """What is raised, with its cause, where bytes could not be stored."""
+    found, seen = cause, set[int]()
+    while found is not None and not isinstance(found, engine.errors.DiskFull):
+        seen.add(id(found))
+        found = None if id(found.__cause__) in seen else found.__cause__
+    error = DiskFull(f"{found}") if found is not None else BlobNotStored(message)
+    error.__cause__ = cause
+    return error
 
 
 class BucketExists(BlobError):

@@ -12,14 +12,24 @@ from blobit.settings import BlobSettings
 from blobit.tables import BucketInfo, LedgerKind, LedgerState, Row, RowKey
 from blobit.writers import LedgerPlan
 from engine.ports.clock import Clock
+from engine.transport.contract import PURPOSE
 
 _EXPIRING_OPEN_MS_MIN = 60_000
 
 
 def plan_of(
-    info: BucketInfo, kind: LedgerKind, committer: Committer, clock: Clock, settings: BlobSettings
+    info: BucketInfo,
+    kind: LedgerKind,
+    committer: Committer,
+    clock: Clock,
+    settings: BlobSettings,
+    *,
+    from_reserve: bool = False,
 ) -> LedgerPlan:
-    """The plan of the ledgers of one kind of a bucket."""
+    """The plan of the ledgers of one kind of a bucket.
+
+    With `from_reserve` nearly full disks take them, too: for copies that let others be deleted.
+    """
     own = info.settings
 
     async def made(ledger_id: int) -> None:
@@ -38,6 +48,8 @@ def plan_of(
         "kind": str(int(kind)).encode(),
         "tablespace": info.tablespace.encode(),
     }
+    if from_reserve:
+        metadata |= {PURPOSE: b"compaction"}
     # Long before somebody takes the writer for dead.
     open_ms_max = settings.garbage.abandoned_ms // 2
     if kind is LedgerKind.EXPIRING and own.ttl_ms is not None:

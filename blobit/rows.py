@@ -27,7 +27,7 @@ from blobit.at_once import AtOnce, Batch, storing
 from blobit.errors import BlobError, CommitOutcomeUnknown, MetadataUnavailable, NoSuchBucket
 from blobit.tables import INDEXES, PRIMARY, TABLES, Row, RowKey
 from herd.changing import Change, Changer
-from herd.errors import AccessDenied, CommitUnknown, Error, NoSuchTable, ProgrammingError
+from herd.errors import AccessDenied, CommitUnknown, DiskFull, Error, NoSuchTable, ProgrammingError
 from herd.keys import successor
 from herd.rows import Row as StoredRow
 from herd.store import AsyncHerd
@@ -485,6 +485,8 @@ def told(error: Error) -> BlobError:
     """What a user of the store hears of an error of the database."""
     if isinstance(error, CommitUnknown):
         return CommitOutcomeUnknown(f"{error.message}: look at the object, then try again")
+    if isinstance(error, DiskFull):
+        return errors.DiskFull(error.message)
     if isinstance(error, AccessDenied):
         reach = "who was granted a bucket reaches its objects over HTTP"
         return errors.AccessDenied(f"{error.message}: {reach}")

@@ -26,7 +26,7 @@ import google_crc32c
 
 from blobit.checksum import combine
 from blobit.compressing import compress
-from blobit.errors import BlobError, BlobNotStored, BlobsClosed
+from blobit.errors import BlobError, BlobNotStored, BlobsClosed, not_stored
 from blobit.object_id import EMPTY, Kind, ObjectId, pack_parts
 from blobit.writers import LedgerPool, PooledLedger
 from engine.errors import EngineError
@@ -319,8 +319,8 @@ class Upload:
         part.ledger.failed = True
         self._failures += 1
         if self._failures >= self._settings.attempts_max:
-            raise BlobNotStored(
-                f"{self._failures} ledgers in a row failed: {error}: put the object again"
+            raise not_stored(
+                f"{self._failures} ledgers in a row failed: {error}: put the object again", error
             ) from error
 
     async def _begin_part(self) -> _Part:
@@ -393,9 +393,9 @@ async def _append_alone(pool: LedgerPool, entries: Sequence[bytes]) -> tuple[int
                 cause = error
             else:
                 return ledger.ledger_id, firsts[0]
-    raise BlobNotStored(
-        "the list of an object's parts could not be stored: put the object again"
-    ) from cause
+    raise not_stored(
+        "the list of an object's parts could not be stored: put the object again", cause
+    )
 
 
 def _abandon(pending: Awaitable[list[int]]) -> None:

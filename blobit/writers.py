@@ -27,12 +27,13 @@ from itertools import islice, takewhile
 from typing import Final
 
 from blobit.budget import ByteBudget
-from blobit.errors import BlobError, BlobNotStored, BlobsClosed
+from blobit.errors import BlobError, BlobsClosed, DiskFull, not_stored
 from blobit.ownership import LEDGER_OWNER
 from blobit.settings import BlobSettings
 from engine.errors import EngineError
 from engine.ledger.client import LedgerClient
 from engine.ledger.writer import LedgerWriter
+from engine.transport.contract import uses_reserve
 
 _OPEN_MS_MIN: Final = 1_000
 
@@ -196,6 +197,7 @@ class LedgerPool:
         self.settings = pools.settings
         self.pools = pools
         self._client = pools.client
+        self._from_reserve = uses_reserve(plan.metadata)
         self._making: asyncio.Task[None] | None = None
         self._wanted = 0
         self._shared: PooledLedger | None = None
@@ -215,12 +217,18 @@ class LedgerPool:
         every = [*self._idle, *self._lent, *([self._shared] if self._shared else [])]
         return {ledger.ledger_id for ledger in every}
 
+    def _check_room(self) -> None:
+        """Raise `DiskFull` where new bytes find no room, before any is read or sent."""
+        if not self._from_reserve and (lack := self._client.capacity.lack):
+            raise DiskFull(lack)
+
     async def append_shared(self, entries: Sequence[bytes], size_bytes: int) -> tuple[int, int]:
         """Store entries with consecutive ids beside other objects'; returns ledger and first id.
 
         Where a ledger fails they are stored again in the next. Raises `BlobNotStored`, and what
         the plan's `made` raises.
         """
+        self._check_room()
         budget = self.pools.budget
         if not budget.take_now(size_bytes):
             await budget.take(size_bytes)
@@ -243,9 +251,9 @@ class LedgerPool:
                     return ledger.ledger_id, first
                 finally:
                     ledger.end()
-            raise BlobNotStored(
-                f"{self.settings.attempts_max} ledgers failed: put the object again"
-            ) from cause
+            raise not_stored(
+                f"{self.settings.attempts_max} ledgers failed: put the object again", cause
+            )
         finally:
             budget.give_back(size_bytes)
 
@@ -256,6 +264,7 @@ class LedgerPool:
         Raises `BlobNotStored`, and what the plan's `made` raises.
         """
         self._check_open()
+        self._check_room()
         ledger = self._take_idle()
         if ledger is None:
             ledger = await self._make()
@@ -377,8 +386,8 @@ class LedgerPool:
                 announce=plan.made,
             )
         except EngineError as error:
-            raise BlobNotStored(
-                f"no ledger could be made: {error}: put the object again when it can"
+            raise not_stored(
+                f"no ledger could be made: {error}: put the object again when it can", error
             ) from error
         bytes_max = plan.bytes_max if plan.bytes_max is not None else self.settings.ledger_bytes_max
         ledger = PooledLedger(writer, bytes_max, self)

@@ -25,6 +25,7 @@ BrokerError
 ├── BrokerUnavailable        nobody answers for the broker at the moment
 │   ├── NotLeader                another one leads
 │   │   └── StoreClosed              this program has closed the store; to others it is `NotLeader`
+│   ├── DiskFull                 a disk has no more than its reserve left
 │   └── Overloaded               more is under way than fits
 ├── OutcomeUnknown           it may or may not have been done
 ├── SessionLost              the worker's session has ended
@@ -236,6 +237,16 @@ class StoreClosed(NotLeader):
 
     retryable = False
     remedy = "open it again"
+
+
+class DiskFull(BrokerUnavailable):
+    """A disk has no more than its reserve left, which is for what runs and for deletions.
+
+    Nothing was changed.
+    """
+
+    code = "disk_full"
+    remedy = "cancel tasks, delete data, or make room on the disk; then try again"
 
 
 class Overloaded(BrokerUnavailable):

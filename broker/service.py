@@ -71,6 +71,7 @@ from broker.spec import OWNER_TRANSACTIONS_MAX
 from broker.task import FINAL_STATES, ClockFacts, Task
 from broker.translating import translating
 from engine.errors import EngineError
+from engine.ledger.capacity import Capacity
 from engine.ledger.client import LedgerClient
 from engine.log.settings import LogSettings
 from engine.metadata.deadline import DeadlineStore
@@ -116,6 +117,7 @@ class Broker(RollingOut):
         self._measures = TermMeasures(metrics, lambda: self._term)
         self._term: Term | None = None
         self._server_ms = server_ms
+        self._capacity: Capacity | None = None
         self._serving = asyncio.Condition()
         self._turning = asyncio.Lock()
         """Held while a term begins or ends."""
@@ -153,6 +155,7 @@ class Broker(RollingOut):
         machine = BrokerMachine()
         settings = settings or BrokerSettings()
         broker = cls(client.clock, client.rng, machine, settings, mapping, metrics)
+        broker._capacity = client.capacity
         if isinstance(client.store, DeadlineStore):
             broker._server_ms = client.store.server_ms
         with translating():
@@ -427,6 +430,12 @@ class Broker(RollingOut):
         self._check_open()
         return super().read(look)
 
+    def _check_room(self) -> None:
+        """Raise `DiskFull` where tasks and code that are added find no room."""
+        if self._capacity is not None:
+            with translating():
+                self._capacity.check()
+
     def _check_open(self) -> None:
         if self._closed:
             raise StoreClosed(_CLOSED)
@@ -463,7 +472,7 @@ class Broker(RollingOut):
 
         `atomic`: all or none. `transaction`: the tasks may begin once it is committed; if `owner`
         is given, it must be theirs. A batch of more than a thousand is submitted in parts. Raises
-        `InvalidTask` (nothing is submitted), `TooLarge`, `NotLeader`, `Overloaded`,
+        `InvalidTask` (nothing is submitted), `TooLarge`, `NotLeader`, `Overloaded`, `DiskFull`,
         `OutcomeUnknown`.
         """
         encoded = encode_specs(specs)
@@ -490,6 +499,7 @@ class Broker(RollingOut):
         """
         if not specs:
             return []
+        self._check_room()
         quotas, as_one = self.term_without_lease.quotas, atomic or related
 
         def send(some: Sequence[bytes]) -> Awaitable[list[int | Refusal]]:
@@ -598,7 +608,8 @@ class Broker(RollingOut):
         return bool(await self._number(command))
 
     async def set_schedule(self, schedule: Schedule, by: str = "") -> None:
-        """Add or replace a schedule. Raises `InvalidTask`, `InvalidSetting`."""
+        """Add or replace a schedule. Raises `InvalidTask`, `InvalidSetting`, `DiskFull`."""
+        self._check_room()
         checked(schedule)
         check_zone(schedule.zone)
         if schedule.cron:
@@ -638,6 +649,7 @@ class Broker(RollingOut):
         self, name: str, archive: bytes, ttl_ms: int | None = None, by: str = ""
     ) -> None:
         """See `Calls`."""
+        self._check_room()
         size_bytes = commands.POOL_PART_BYTES_MAX
         starts = range(0, max(1, len(archive)), size_bytes)
         if len(starts) > commands.POOL_PARTS_MAX:

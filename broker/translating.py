@@ -10,6 +10,7 @@ from engine import errors as engine
 _KINDS: Final[tuple[tuple[type[engine.EngineError], type[broker.BrokerError]], ...]] = (
     (engine.OutcomeUnknown, broker.OutcomeUnknown),
     (engine.Overloaded, broker.Overloaded),
+    (engine.DiskFull, broker.DiskFull),
     (engine.Unavailable, broker.BrokerUnavailable),
     (engine.EntryTooLarge, broker.TooLarge),
     (engine.EngineError, broker.BrokerUnavailable),

@@ -37,6 +37,7 @@ from engine.folder.member import FolderMember
 from engine.folder.naming import refuse_url
 from engine.folder.owner import FolderPorts, FolderSettings
 from engine.folder.process import spawn
+from engine.ledger.capacity import watched
 from engine.ledger.client import LedgerClient
 from engine.ledger.settings import ClientSettings
 from engine.limits import ENSEMBLE_SIZE_MAX
@@ -53,7 +54,11 @@ class Engine(LedgerClient):
     """An open folder: a `LedgerClient`, and a hand on its bookies. Made by `open`."""
 
     def __init__(
-        self, member: FolderMember, ports: FolderPorts, settings: ClientSettings | None
+        self,
+        member: FolderMember,
+        ports: FolderPorts,
+        settings: ClientSettings | None,
+        bookie: BookieSettings,
     ) -> None:
         super().__init__(
             store=FolderStore(member),
@@ -64,6 +69,7 @@ class Engine(LedgerClient):
             metrics=ports.metrics,
         )
         self._member = member
+        self.capacity.watch(watched(member.root, ports.make_disk(member.root), bookie))
         guard(self)
 
     @property
@@ -126,7 +132,7 @@ async def open(
     acknowledged when two have them (with one bookie: that one). `process=True` runs the bookies in
     a child process if nobody owns the folder yet. `metrics` hears what the client does, and the
     bookies where they run in this process.
-    Raises `FolderError` and its kinds, `InvalidRequest`, `MetadataUnavailable`.
+    Raises `FolderError` and its kinds, `InvalidRequest`, `MetadataUnavailable`, `DiskFull`.
     """
     refuse_url(path, "a cluster is reached by engine.connect(url)")
     if not 1 <= bookies <= ENSEMBLE_SIZE_MAX:
@@ -144,7 +150,7 @@ async def open(
         try:
             child = partial(spawn, root, folder_settings) if process else None
             member = await FolderMember.open(root, ports, folder_settings, child)
-            engine = Engine(member, ports, settings)
+            engine = Engine(member, ports, settings, folder_settings.bookie)
             try:
                 yield engine
             finally:

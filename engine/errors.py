@@ -26,6 +26,7 @@ EngineError
 │   ├── NotEnoughBookies      start more bookies, or lower the quorums
 │   ├── DeadlineExceeded      no answer in time
 │   ├── Overloaded            a queue is full: wait for earlier calls, then retry
+│   ├── DiskFull              a disk has no more than its reserve left: delete, or make room
 │   ├── RecoveryIncomplete    too few bookies answered to decide the ledger's end
 │   ├── NotLeader             another replica leads, or none does yet: ask the one named
 │   ├── BookieUnavailable     this bookie cannot be reached or has stopped
@@ -48,6 +49,8 @@ EngineError
     ├── FormatTooNew          written by a newer major version: upgrade this program
     └── FolderDamaged         bytes that were synced are not readable any more
 """
+
+import errno
 
 
 class EngineError(Exception):
@@ -158,6 +161,21 @@ class DeadlineExceeded(Unavailable):
 
 class Overloaded(Unavailable):
     """A byte-bounded queue is full. Await earlier calls, then retry. Nothing was stored."""
+
+
+class DiskFull(Unavailable, OSError):
+    """A disk has no more than its reserve left, or nothing at all. Nothing was stored.
+
+    Delete data, which is taken as long as the reserve lasts, or make room on the disk that the
+    message names. Then call again; nothing has to be restarted.
+    """
+
+    def __init__(self, message: str) -> None:
+        super().__init__(message)
+        self.errno = errno.ENOSPC
+
+    def __str__(self) -> str:
+        return str(self.args[0])
 
 
 class RecoveryIncomplete(Unavailable):

@@ -52,6 +52,7 @@ from engine.folder.lock import (
 )
 from engine.folder.naming import refuse_url
 from engine.folder.owner import FolderPorts
+from engine.ledger.capacity import require_room
 from engine.metadata.bookies import Bookies, FolderPlace
 from engine.metadata.contract import MetadataStore
 from engine.metadata.passed_on import PassedOn
@@ -336,6 +337,7 @@ class BookieServer:
     async def _start_bookie(self, folder: Path) -> None:
         ports, settings = self._ports, self._settings
         disk = ports.make_disk(folder)
+        await ports.workers.run(partial(require_room, folder, disk, settings.bookie))
         service = await BookieService.start(
             disk=disk,
             open_index=partial(ports.make_index, folder / "index"),

@@ -19,7 +19,8 @@ Error
     │   ├── TooManySessions          53300  the server has no room for another session
     │   ├── AccessDenied             28000  the server wants a proof that was not given
     │   ├── TooLarge                 54000  more than one transaction or statement may hold
-    │   └── StorageFailed            58030  the disk failed or is full; nothing was changed
+    │   ├── DiskFull                 53100  a disk has no more than its reserve left: delete rows
+    │   └── StorageFailed            58030  the disk failed; nothing was changed
     ├── IntegrityError           a constraint does not hold: 23000
     │   ├── NotNullViolation         23502
     │   ├── ForeignKeyViolation      23503
@@ -191,8 +192,18 @@ class TooLarge(OperationalError):
     code = "54000"
 
 
+class DiskFull(OperationalError):
+    """A disk has no more than its reserve left, which is for deletions. Nothing was changed.
+
+    Delete rows, drop tables, or make room on the disk; then do it again.
+    """
+
+    code = "53100"
+    retryable = True
+
+
 class StorageFailed(OperationalError):
-    """The disk failed or is full, or the replica has stopped. Nothing was changed."""
+    """The disk failed, or the replica has stopped. Nothing was changed."""
 
     code = "58030"
 

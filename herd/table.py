@@ -36,6 +36,7 @@ from herd.changing import Changer
 from herd.errors import NameTaken, UniqueViolation
 from herd.hopping import Hopper
 from herd.locks import SCHEMA
+from herd.permits import OF_BUCKETS, holds_buckets
 from herd.rows import Row
 from herd.schema import Column
 from herd.schema import Table as Definition
@@ -177,6 +178,7 @@ class AsyncTable:
     ) -> int:
         """Store rows, all or none of them; returns how many. Raises what `put` raises."""
         count = 0
+        self._check_room()
 
         async def work(within: Transaction) -> None:
             nonlocal count
@@ -202,6 +204,7 @@ class AsyncTable:
         replace: bool = True,
     ) -> Awaitable[None]:
         """Begin `put`, or with `replace=False` `insert`, which may also raise at once."""
+        self._check_room()
         if self.bound.table.auto_column is not None:
             return self._put_numbered(given, transaction, replace=replace)
 
@@ -227,6 +230,7 @@ class AsyncTable:
         self, key: Key, changes: Changes, transaction: Transaction | None = None
     ) -> Awaitable[bool]:
         """Begin `update`, which may also raise at once."""
+        self._check_room()
         found = False
 
         def prepare(bound: BoundTable) -> Prepared:
@@ -295,6 +299,14 @@ class AsyncTable:
 
         await self._within(transaction, work)
         return answer()
+
+    def _check_room(self) -> None:
+        """Raise `DiskFull` where a disk has no room for rows; those of buckets go with deletions.
+
+        Who stores objects looks for room by itself.
+        """
+        if self.name.lower() not in OF_BUCKETS or not holds_buckets(self.bound.catalog):
+            self.space.check_room()
 
     async def locked(self, within: Transaction) -> BoundTable:
         """The table as it stays until the transaction ends. Raises `NoSuchTable`, `LockTimeout`."""
@@ -380,6 +392,7 @@ async def create_table(
 
     Raises `NameTaken`, `NoSuchColumn`, `TypeMismatch` for a key of a type without an order.
     """
+    space.check_room()
     transaction = space.begin()
     try:
         await transaction.lock_name(SCHEMA)

@@ -19,7 +19,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, TypeVar
 
-from engine.errors import EngineError, NotLeader, Overloaded
+from engine.errors import DiskFull, EngineError, NotLeader, Overloaded
 from engine.ledger.client import LedgerClient
 from engine.limits import MIB
 from engine.log.position import Position
@@ -255,6 +255,11 @@ class Tablespace:
     def transactions(self) -> list[Transaction]:
         """Those that are open, the oldest first."""
         return list(self._transactions.values())
+
+    def check_room(self) -> None:
+        """Raise `DiskFull` where new data finds no room; for who is about to add some."""
+        if lack := self.client.capacity.lack:
+            raise translated(DiskFull(lack))
 
     async def commit(self, transaction: Transaction) -> None:
         """Put a transaction's changes into the log; see `Transaction.commit`."""

@@ -13,6 +13,7 @@ from contextlib import contextmanager
 from typing import Final
 
 from engine.errors import (
+    DiskFull,
     EngineError,
     EntryTooLarge,
     InvalidRequest,
@@ -28,6 +29,7 @@ _KINDS: tuple[tuple[type[EngineError], type[herd.Error], str], ...] = (
     (OutcomeUnknown, herd.CommitUnknown, "read what it changed to know"),
     (NotLeader, herd.LeaderUnavailable, "try again: another replica leads, or soon will"),
     (NoZooKeeper, herd.LeaderUnavailable, ""),
+    (DiskFull, herd.DiskFull, "delete rows, drop tables, or make room; then do it again"),
     (Unavailable, herd.LeaderUnavailable, "try again"),
     (EntryTooLarge, herd.TooLarge, "do it in parts"),
     (ReplicaFailed, herd.StorageFailed, "see the replica's log"),

@@ -34,6 +34,7 @@ from broker.folder import FolderBroker
 from broker.ports import UserMapping, mapping_of
 from broker.settings import BrokerSettings, Target
 from engine import cluster
+from engine.bookie.settings import BookieSettings
 from engine.folder.naming import refuse_url
 from engine.ports.metrics import NO_METRICS, Metrics
 from engine.ports.system_workers import ThreadWorkers
@@ -87,6 +88,7 @@ async def open_async(
     discoveries: "Mapping[str, Discovery] | None" = None,
     alarms: "Alarms | None" = None,
     metrics: Metrics = NO_METRICS,
+    reserve_bytes: int = 0,
 ) -> AsyncIterator[AsyncBook]:
     """Open a folder, making it if it is not there, as long as the block lasts.
 
@@ -94,11 +96,15 @@ async def open_async(
     `mapping` says where a tenant's tasks run: a function of tenant and type, or a table by tenant.
     `discoveries` are ways to find the nodes of roll-outs, by the names that documents use, and
     `alarms` is called for roll-outs that go wrong. All of these apply only while the tasks run with
-    this opener. `metrics` receives what is measured in this process. Raises `engine.FolderError`,
-    and `engine.InvalidRequest` for the url of a cluster.
+    this opener. `metrics` receives what is measured in this process. With less than `reserve_bytes`
+    free on the folder's disk no new data is taken; 0: less than 1 GiB, or 5 % of a smaller disk.
+    Raises `engine.errors.FolderError`, `DiskFull`, and `InvalidRequest` for the url of a cluster.
     """
     refuse_url(path, _CLUSTERS)
-    async with cluster.open(Path(path), bookies=bookies, metrics=metrics) as ledgers:
+    kept = BookieSettings().keeping(reserve_bytes)
+    async with cluster.open(
+        Path(path), bookies=bookies, bookie_settings=kept, metrics=metrics
+    ) as ledgers:
         workers = ThreadWorkers(asyncio.get_running_loop())
         try:
             # Blobs are closed first: ledgers that end have rows that say so.

@@ -45,16 +45,19 @@ from broker.sweeping import keep_swept
 from engine.access.door import UserDoor
 from engine.access.guesses import Guesses
 from engine.access.secret_files import secret_in
+from engine.bookie.settings import BookieSettings
 from engine.errors import InvalidRequest, KeyExists
 from engine.extras import needing_cluster
 from engine.folder.forks import guard
 from engine.folder.modes import make_own
+from engine.ledger.capacity import watched
 from engine.ledger.client import LedgerClient
 from engine.metadata.contract import MetadataStore
 from engine.ports.clock import Clock
 from engine.ports.metrics import Metrics
 from engine.ports.renewing import Renewed
 from engine.ports.switching import SWITCH_INTERVAL_S
+from engine.ports.system_disk import SystemDisk, naming
 from engine.ports.system_signals import ended_by_signals
 from engine.ports.system_workers import ThreadWorkers
 from engine.state.rocks import open_rocks
@@ -113,6 +116,8 @@ class TaskServerSettings:
     """A command for each alarm of roll-outs; empty: none."""
     proxies: tuple[str, ...] = ()
     """Addresses and networks whose `X-Forwarded-For` is believed."""
+    keeping: BookieSettings = field(default_factory=BookieSettings)
+    """How much of the disk of `state` is kept for deletions: as much as bookies keep."""
 
     @property
     def tls(self) -> tuple[Path | None, Path | None]:
@@ -260,6 +265,8 @@ async def _of_cluster(
             client = await stack.enter_async_context(open_store(url))
             await _register(client.store, known_as, settings.advertise_http or address)
             make_own(settings.state)
+            disk = SystemDisk(settings.state)
+            client.capacity.watch(watched(settings.state, disk, settings.keeping))
             rows = await open_rocks(settings.state / FOLDER, workers)
             broker = await Broker.open(
                 client,
@@ -422,9 +429,10 @@ class _Named:
             # A half-written file of a killed server is reused, one of a starting server is not.
             if not os.path.samestat(new.stat(), os.fstat(self._file.fileno())):
                 raise BlockingIOError
-            self._file.truncate(0)
-            self._file.write(msgspec.json.encode(self._fact))
-            new.replace(self._path)
+            with naming(self._path):
+                self._file.truncate(0)
+                self._file.write(msgspec.json.encode(self._fact))
+                new.replace(self._path)
         except (BlockingIOError, FileNotFoundError) as error:
             self._file.close()
             folder = self._path.parent

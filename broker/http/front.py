@@ -49,6 +49,7 @@ _STATUSES: Final[tuple[tuple[type[BrokerError], int], ...]] = (
     (errors.NotInState, 409),
     (errors.AccessDenied, 403),
     (errors.OutcomeUnknown, 504),
+    (errors.DiskFull, 507),
     (errors.BrokerUnavailable, 503),
 )
 _PORTS: Final = {"http": "80", "https": "443"}

@@ -25,7 +25,7 @@ from engine.errors import BookieUnavailable
 from engine.limits import ENTRY_ID_MAX, LEDGER_ID_MAX
 from engine.ports.clock import Clock
 from engine.run import NO_ENTRY, Run
-from engine.transport.contract import AppendReply, LedgerFacts, Status
+from engine.transport.contract import AppendReply, LedgerFacts, Status, uses_reserve
 from engine.transport.repair_key import is_repair_key, key_hash_of
 from engine.transport.soundness import are_sound
 
@@ -140,6 +140,7 @@ class Appender:
         if facts is not None and state.outdated_by(facts):
             records = (facts_record(facts),)
             state.key_hash = facts.key_hash
+            state.from_reserve = uses_reserve(facts.custom)
         job = AppendJob(self._appended, runs, records)
         storage = self._storage
         journal = storage.journal
@@ -271,7 +272,12 @@ class Appender:
         if state.ledger_id <= self._storage.fences_unsure_to:
             # The fence may have been among what is unreadable.
             return Status.UNKNOWN
-        return Status.READ_ONLY if self._gate.full or self._gate.leaving else None
+        if self._gate.leaving:
+            return Status.READ_ONLY
+        if not self._gate.full or state.from_reserve:
+            return None
+        from_reserve = facts is not None and uses_reserve(facts.custom)
+        return None if from_reserve else Status.READ_ONLY
 
     def _refuse(
         self,

@@ -24,7 +24,13 @@ from typing import Final
 import google_crc32c
 import msgspec
 
-from engine.errors import FolderDamaged, FolderMismatch, FolderRolledBack, FormatTooNew
+from engine.errors import (
+    DiskFull,
+    FolderDamaged,
+    FolderMismatch,
+    FolderRolledBack,
+    FormatTooNew,
+)
 from engine.metadata.bookies import Bookies, FolderAge
 from engine.ports.disk import Disk
 
@@ -167,6 +173,10 @@ def start_failure(identity: FolderIdentity, error: BaseException) -> BaseExcepti
     """What a start raises: RocksDB's errors are of no class of their own, all others speak."""
     if type(error) is not Exception:
         return error
+    if "No space left on device" in str(error):
+        full = DiskFull(f"bookie {identity.bookie_id}: its index cannot be written: {error}")
+        full.__cause__ = error
+        return full
     damaged = FolderDamaged(
         f"bookie {identity.bookie_id}: its index cannot be read ({error}): remove the folder "
         "`index` beside its journal, and the next start makes it anew"

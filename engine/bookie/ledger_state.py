@@ -19,7 +19,7 @@ from engine.bookie.index_writer import IndexWriter
 from engine.bookie.indexing import FACTS, FENCE, LAC, TOMBSTONE, fact_key, unpack_number
 from engine.bookie.segment import facts_of
 from engine.run import NO_ENTRY
-from engine.transport.contract import LedgerFacts
+from engine.transport.contract import LedgerFacts, uses_reserve
 from engine.transport.repair_key import is_repair_key, key_hash_of
 
 _EVICTIONS_TRIED = 8
@@ -37,6 +37,7 @@ class LedgerState:
         "fence_durable",
         "fenced",
         "fencing",
+        "from_reserve",
         "good_key",
         "highest",
         "highest_epoch",
@@ -58,6 +59,8 @@ class LedgerState:
         self.key_hash: bytes | None = None
         self.good_key: bytes | None = None
         self.facts: LedgerFacts | None = None
+        self.from_reserve = False
+        """Whether a full disk takes its entries, too."""
         self.fenced = False
         self.fence_durable = False
         self.fencing: asyncio.Future[bool] | None = None
@@ -97,6 +100,7 @@ class LedgerState:
     def adopt(self, facts: LedgerFacts) -> None:
         """Take facts, and the end they may tell."""
         self.facts = facts
+        self.from_reserve = uses_reserve(facts.custom)
         self.known = True
         self.key_hash = facts.key_hash
         if facts.closed_last >= NO_ENTRY:

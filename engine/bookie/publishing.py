@@ -47,7 +47,8 @@ class Publisher:
         self._settings = settings
         self._disk = disk
         self._workers = workers
-        self._published: bool | None = None
+        self._exhausted = False
+        self._published: tuple[bool, bool] | None = None
         self._task: asyncio.Task[None] | None = None
         self._checker: asyncio.Task[None] | None = None
         self._unwatches: list[Callable[[], None]] = []
@@ -72,11 +73,13 @@ class Publisher:
     def note(self, space: Space) -> None:
         """Take a new reading of the disk."""
         self.space = space
-        self._set_full(is_full(space, self._settings, self.gate.full))
+        full = is_full(space, self._settings, self.gate.full)
+        kept_bytes = self._settings.reserve_bytes * (2 if self._exhausted else 1)
+        self._set_full(full, full and space.free_bytes < kept_bytes)
 
     def refused(self) -> None:
         """A write found no room, whatever the last reading said."""
-        self._set_full(True)
+        self._set_full(True, True)
 
     async def stop(self, *, unregister: bool) -> None:
         """End; with `unregister` take the registration away, which is tried once.
@@ -99,15 +102,17 @@ class Publisher:
                 # The store takes it away with the session.
                 return
 
-    def _set_full(self, full: bool) -> None:
+    def _set_full(self, full: bool, exhausted: bool) -> None:
         if full != self.gate.full:
             self.gate.full = full
             if full:
-                _LOG.warning("bookie %s: its disk is full, it takes reads only", self._name)
+                told = "bookie %s: its disk is full (%d bytes are free), it takes no new data"
+                _LOG.warning(told, self._name, self.space.free_bytes)
             else:
                 _LOG.info("bookie %s: its disk has room again", self._name)
-            if self._published is not None:
-                self._publish()
+        self._exhausted = exhausted
+        if self._published is not None and self._published != (full, exhausted):
+            self._publish()
 
     def _on_session_lost(self) -> None:
         self._session_lost = True
@@ -126,7 +131,7 @@ class Publisher:
                 try:
                     found = await self._bookies.check_newest(self._name, boot)
                     missing = self._session_lost or found is None or found.boot != boot
-                    if not missing and self._published is not self.gate.full:
+                    if not missing and self._published == (self.gate.full, self._exhausted):
                         return
                     await self._register()
                     _LOG.info("bookie %s is registered again", self._name)
@@ -141,8 +146,8 @@ class Publisher:
             self._task = None
 
     async def _register(self) -> None:
-        """Publish the present mode; `_published` is what was published as writable."""
-        full = self.gate.full
+        """Publish the present mode."""
+        full, exhausted = self.gate.full, self._exhausted
         self._session_lost = False
         identity, settings = self._identity, self._settings
         await self._bookies.register(
@@ -155,9 +160,10 @@ class Publisher:
                 grpc=settings.grpc,
                 host=settings.host,
                 disk=self.space.name,
+                exhausted=exhausted,
             )
         )
-        self._published = not full
+        self._published = full, exhausted
 
     async def _check_space(self) -> None:
         while True:
@@ -174,7 +180,4 @@ class Publisher:
 
 def is_full(space: Space, settings: BookieSettings, full: bool) -> bool:
     """Whether a disk is over the high-water mark, or, if it was, not under the low one yet."""
-    ratio = settings.full_ratio_low if full else settings.full_ratio
-    factor = 2 if full else 1
-    wanted = min(space.total_bytes * (1 - ratio), settings.full_free_bytes * factor)
-    return space.free_bytes < max(wanted, settings.reserve_bytes * factor)
+    return space.free_bytes < settings.kept_bytes(space.total_bytes, full=full)

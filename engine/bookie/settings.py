@@ -1,8 +1,13 @@
 """How a bookie behaves: plain values, no components."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from typing import Final
 
 from engine import limits
+
+_ANY_SHARE: Final = 1e-9
+"""Full disks are told by the bytes alone that are free."""
+_FENCES_SHARE: Final = 4
 
 
 @dataclass(frozen=True, slots=True)
@@ -12,7 +17,8 @@ class BookieSettings:
     `address`, `grpc`, `host` and `rack` stand in its registration as they are (`Registration`).
     `full_ratio` of the disk in use turns the bookie read-only, on a big disk only with less than
     `full_free_bytes` free; it comes back at `full_ratio_low`, or twice those bytes. Below
-    `reserve_bytes` free it refuses recovery writes too, and keeps what is left for fences.
+    `reserve_bytes` free it refuses entries of logs and recovery writes too, and keeps what is left
+    for fences.
     Where a small batch makes a segment grow, `ahead_bytes` of zeros go ahead of what comes next; 0:
     none.
     A batch of one request is written on the event loop while the like of it takes at most
@@ -41,13 +47,35 @@ class BookieSettings:
     ledger_states_max: int = limits.LEDGER_STATES_MAX
     synced_mark_ms: int = 500
     lone_sync_ms: float = 1.0
-    space_check_ms: int = 5_000
+    space_check_ms: int = 1_000
     mark_interval_ms: int = 600_000
     space_known_ms: int = 200
     full_ratio: float = 0.95
     full_ratio_low: float = 0.93
     full_free_bytes: int = 1024 * limits.MIB
     reserve_bytes: int = 16 * limits.MIB
+
+    def kept_bytes(self, total_bytes: int, *, full: bool = False) -> int:
+        """With less than this free a disk of this size takes no new data; `full`: takes it again.
+
+        Down to `reserve_bytes` what is kept is for deletions: for the entries of logs.
+        """
+        ratio = self.full_ratio_low if full else self.full_ratio
+        factor = 2 if full else 1
+        wanted = min(total_bytes * (1 - ratio), self.full_free_bytes * factor)
+        return int(max(wanted, self.reserve_bytes * factor))
+
+    def keeping(self, kept_bytes: int) -> "BookieSettings":
+        """The same with so many bytes kept on each disk; 0: what is usual for its size."""
+        if not kept_bytes:
+            return self
+        return replace(
+            self,
+            full_ratio=_ANY_SHARE,
+            full_ratio_low=_ANY_SHARE,
+            full_free_bytes=kept_bytes,
+            reserve_bytes=min(self.reserve_bytes, kept_bytes // _FENCES_SHARE),
+        )
 
     def __post_init__(self) -> None:
         assert 0 < self.full_ratio_low <= self.full_ratio <= 1

@@ -20,6 +20,7 @@ import msgspec
 
 from engine.errors import EngineError, FolderError, FolderMismatch, FormatTooNew
 from engine.folder.modes import close_to_others, make_closed
+from engine.ports.system_disk import FULL, naming, no_room
 
 LOCK_NAME: Final = "lock"
 METADATA_NAME: Final = "metadata"
@@ -60,6 +61,8 @@ class FolderLock:
         except (FileExistsError, NotADirectoryError) as error:
             raise FolderMismatch(f"{root} is not a folder: choose another path") from error
         except OSError as error:
+            if error.errno in FULL:
+                raise no_room(root) from error
             raise FolderError(f"{root} cannot be used: {error.strerror}") from error
 
     def try_take(self) -> bool:
@@ -100,8 +103,9 @@ class FolderLock:
         assert self.held
         content = b"" if ownership is None else msgspec.json.encode(ownership)
         assert len(content) <= _CONTENT_BYTES_MAX
-        self._file.truncate(0)
-        os.pwrite(self._file.fileno(), content, 0)
+        with naming(self.root / LOCK_NAME):
+            self._file.truncate(0)
+            os.pwrite(self._file.fileno(), content, 0)
 
     def release(self) -> None:
         """Let another process own the folder."""

@@ -9,6 +9,8 @@ import stat
 from pathlib import Path
 from typing import Final
 
+from engine.ports.system_disk import naming
+
 _OTHERS: Final = 0o077
 
 
@@ -33,7 +35,8 @@ def make_closed(folder: Path) -> None:
     """
     missing = [each for each in folder.parents if not each.exists()]
     for each in (*reversed(missing), folder):
-        each.mkdir(mode=0o700, exist_ok=True)
+        with naming(each):
+            each.mkdir(mode=0o700, exist_ok=True)
 
 
 def close_to_others(folder: Path) -> None:

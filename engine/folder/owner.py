@@ -32,6 +32,7 @@ from engine.bookie.upkeep import Upkeep, UpkeepSettings, start_upkeep
 from engine.errors import FolderDamaged, FolderMismatch, FormatTooNew, InvalidRequest
 from engine.folder.lock import BOOKIE_PREFIX, METADATA_NAME, FolderLock, bookie_count, number_of
 from engine.folder.serving import ServedSocket
+from engine.ledger.capacity import require_room
 from engine.metadata.bookies import Bookies, FolderPlace
 from engine.metadata.local import LocalStore
 from engine.ports.clock import Clock
@@ -116,7 +117,7 @@ class FolderOwner:
     ) -> "FolderOwner":
         """Start everything. The caller holds the lock, and releases it if this fails.
 
-        Raises `FolderError` and its kinds, `MetadataUnavailable`, `OSError`.
+        Raises `FolderError` and its kinds, `MetadataUnavailable`, `DiskFull`, `OSError`.
         """
         assert lock.held
         owner = cls(lock, ports, settings)
@@ -172,7 +173,10 @@ class FolderOwner:
         # Whether who was killed was newer is the store's to find.
         with suppress(FormatTooNew):
             self._socket.remove_left()
-        check_store(self._lock.root)
+        root, keeping = self._lock.root, self._settings.bookie
+        check_store(root)
+        disk = self._ports.make_disk(root)
+        await self._ports.workers.run(partial(require_room, root, disk, keeping))
         disk = await self._disk(METADATA_NAME)
         self._store = await LocalStore.open(disk, self._ports.workers, self._ports.rng)
         # A folder that lacks is noticed, the last one, too.

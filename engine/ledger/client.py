@@ -17,6 +17,7 @@ from typing import Any
 from engine import limits
 from engine.errors import (
     AccessRefused,
+    DiskFull,
     InvalidRequest,
     LedgerClosed,
     NotEnoughBookies,
@@ -24,6 +25,7 @@ from engine.errors import (
     Unauthorized,
     Unavailable,
 )
+from engine.ledger.capacity import Capacity
 from engine.ledger.context import LedgerContext
 from engine.ledger.keys import key_hash, key_matches, key_of
 from engine.ledger.measures import ClientMeasures
@@ -40,7 +42,7 @@ from engine.metadata.deadline import DeadlineStore
 from engine.metadata.ledgers import Fragment, Held, LedgerMetadata, Ledgers
 from engine.ports.clock import Clock
 from engine.ports.metrics import NO_METRICS, Metrics
-from engine.transport.contract import Transport
+from engine.transport.contract import Transport, uses_reserve
 
 Announce = Callable[[int], Awaitable[None]]
 """Writes down the id of a ledger to come, so that no ledger exists that nobody has heard of."""
@@ -76,8 +78,15 @@ class LedgerClient:
         self._measures = ClientMeasures(metrics)
         self._troubles = Troubles()
         self._writers: weakref.WeakSet[LedgerWriter] = weakref.WeakSet()
+        self.capacity = Capacity(clock, self.settings.ack_quorum)
+        """Whether new data finds room: to be asked before something is begun that writes some."""
         self._placement = Placement(
-            self._bookies, rng, clock, self.settings.quarantine_ms, self.settings.host
+            self._bookies,
+            rng,
+            clock,
+            self.settings.quarantine_ms,
+            self.settings.host,
+            self.capacity,
         )
 
     async def create_ledger(
@@ -100,18 +109,22 @@ class LedgerClient:
         as soon as they have an id: nothing is promised of them, not even that a bookie has heard of
         them, until `force()` returns. `explicit_ids=True` takes ids from the caller (`append_at`).
         `announce` is awaited with the id of a ledger before there is one; what it raises is raised.
-        Raises `QuorumsInvalid`, `InvalidRequest`, `NotEnoughBookies`, `MetadataUnavailable`, and
-        `AccessRefused` when bookies that are needed want another proof than this client has.
+        Raises `QuorumsInvalid`, `InvalidRequest`, `NotEnoughBookies`, `MetadataUnavailable`,
+        `DiskFull` unless `metadata` say that it `uses_reserve`, and `AccessRefused` when bookies
+        that are needed want another proof than this client has.
         """
         quorums = self._quorums(ensemble, write_quorum, ack_quorum)
         custom = _checked(metadata or {})
+        from_reserve = uses_reserve(custom)
         context = self._context(key_of(password))
         refusal: AccessRefused | None = None
         while True:
             try:
-                chosen, absent = await self._placement.new_ensemble(quorums)
-            except NotEnoughBookies as error:
-                raise refusal or error from error
+                chosen, absent = await self._chosen(quorums, from_reserve)
+            except Unavailable as error:
+                if refusal is not None:
+                    raise refusal from error
+                raise
             ledger_id = await self._ledgers.new_id()
             if announce is not None:
                 await announce(ledger_id)
@@ -126,6 +139,19 @@ class LedgerClient:
             # Others may let this client in; each round leaves those out that did not.
             refusal = AccessRefused(f"no ledger can be written{self._troubles.tell(chosen)}")
             await self._withdraw(writer, refused, refusal)
+
+    async def _chosen(
+        self, quorums: Quorums, from_reserve: bool
+    ) -> tuple[tuple[str, ...], frozenset[int]]:
+        """Bookies for a new ledger. Raises `DiskFull`, and as `Placement.new_ensemble`."""
+        if not from_reserve:
+            self.capacity.check_disks()
+        try:
+            return await self._placement.new_ensemble(quorums, from_reserve=from_reserve)
+        except NotEnoughBookies as error:
+            if not from_reserve and (lack := self.capacity.lack):
+                raise DiskFull(lack) from error
+            raise
 
     async def _create(
         self,

@@ -15,6 +15,7 @@ from contextlib import suppress
 from typing import NamedTuple
 
 from engine.errors import InvalidRequest, NotEnoughBookies
+from engine.ledger.capacity import Capacity
 from engine.ledger.quorum import Quorums, covered, writable
 from engine.ledger.spreading import Cost, cost_of, fittest, spread
 from engine.metadata.bookies import Bookies, Registration
@@ -46,25 +47,33 @@ class Placement:
         clock: Clock,
         quarantine_ms: int,
         local_host: str = "",
+        capacity: Capacity | None = None,
     ) -> None:
         self._bookies = bookies
         self._rng = rng
         self._clock = clock
         self._quarantine_s = quarantine_ms / 1000
         self._local_host = local_host
+        self.capacity = capacity if capacity is not None else Capacity(clock, 1)
+        """What is known of room for new data; it hears of all registrations that are seen here."""
         self._failed: dict[str, tuple[int, float]] = {}
         self._boots: dict[str, int] = {}
         self._beside: dict[str, bool] = {}
 
-    async def new_ensemble(self, quorums: Quorums) -> tuple[tuple[str, ...], frozenset[int]]:
+    async def new_ensemble(
+        self, quorums: Quorums, *, from_reserve: bool = False
+    ) -> tuple[tuple[str, ...], frozenset[int]]:
         """Bookies for a new ledger, and the indexes whose bookie is known but away.
 
+        With `from_reserve` full bookies are taken where too few others are left.
         Raises `NotEnoughBookies` when not every write set would reach an ack quorum, or when the
         ledger could not be recovered without those that are away: they may never come back.
         """
         registered, leaving = await self._look()
         present = self._present(registered, leaving)
         size = quorums.ensemble
+        if from_reserve and len(present) < size:
+            present += self._full(registered, leaving, size - len(present))
         chosen = spread(present, size, quorums, registered, self._rng, self._local_host)
         if len(chosen) < size:
             known = await self._bookies.known()
@@ -86,19 +95,27 @@ class Placement:
         return chosen, absent
 
     async def substitutes(
-        self, ensemble: tuple[str, ...], failed: frozenset[int], quorums: Quorums
+        self,
+        ensemble: tuple[str, ...],
+        failed: frozenset[int],
+        quorums: Quorums,
+        *,
+        from_reserve: bool = False,
     ) -> tuple[str, ...] | None:
         """The ensemble with a fresh bookie at each failed index that has one; None if none has.
 
-        A failed bookie that is usable again may take its own place.
+        A failed bookie that is usable again may take its own place. With `from_reserve` full ones
+        are taken where no other is left.
         """
         registered, leaving = await self._look()
         present = self._present(registered, leaving)
         kept = ["" if index in failed else name for index, name in enumerate(ensemble)]
         changed = list(kept)
+        full = self._full(registered, leaving, len(registered)) if from_reserve else []
         for index in sorted(failed):
             others = {name for name in (*changed, *ensemble) if name != ensemble[index]}
             candidates = [name for name in present if name not in others]
+            candidates = candidates or [name for name in full if name not in others]
             picked = fittest(candidates, changed, index, quorums.write, registered, self._rng)
             changed[index] = picked or ""
         if changed == kept:
@@ -172,7 +189,13 @@ class Placement:
         # One that is away keeps the last one seen, by which its restart will be known.
         self._boots.update({name: found.boot for name, found in registered.items()})
         self._beside.update({name: _runs_here(found) for name, found in registered.items()})
-        return registered, frozenset(await self._bookies.decommissioning())
+        leaving = frozenset(await self._bookies.decommissioning())
+        self.capacity.note(registered, leaving)
+        for name, found in registered.items():
+            if not found.writable:
+                # That is why it failed, if it did: once it has room there is nothing to wait for.
+                self._failed.pop(name, None)
+        return registered, leaving
 
     def _present(
         self, registered: Mapping[str, Registration], leaving: Collection[str]
@@ -182,6 +205,27 @@ class Placement:
             for name, found in registered.items()
             if found.writable and name not in leaving and not self._quarantined(found)
         ]
+
+    def _full(
+        self, registered: Mapping[str, Registration], leaving: Collection[str], count: int
+    ) -> list[str]:
+        """At most so many of the bookies that have no more than their reserve left."""
+        full = [
+            name
+            for name, found in registered.items()
+            if not found.writable and name not in leaving and not self._quarantined(found)
+        ]
+        return self._rng.sample(full, min(count, len(full)))
+
+    async def are_full(self, bookie_ids: Collection[str]) -> bool:
+        """Whether bookies are there, and take no new data because their disks are full."""
+        registered, _ = await self._look()
+        found = [registered[name] for name in bookie_ids if name in registered]
+        return (
+            bool(found)
+            and len(found) == len(bookie_ids)
+            and not any(each.writable for each in found)
+        )
 
     def _quarantined(self, found: Registration) -> bool:
         failure = self._failed.get(found.bookie_id)

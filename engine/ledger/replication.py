@@ -24,7 +24,9 @@ from operator import attrgetter
 from msgspec.structs import replace
 
 from engine.errors import (
+    AppendFailed,
     BookieUnavailable,
+    DiskFull,
     EngineError,
     LedgerClosed,
     LedgerFenced,
@@ -324,6 +326,7 @@ class Replication:
                 pause_s = self._settings.retry_pause_ms / 1000
                 slot.retry = self._loop.call_later(pause_s, self._send_again, slot)
         else:
+            slot.full = reply.status is Status.READ_ONLY
             self._fail_slot(slot)
 
     def _send_again(self, slot: Slot) -> None:
@@ -446,6 +449,7 @@ class Replication:
                     for index in failed:
                         self._lose(self.slots[index])
                 else:
+                    await self._check_room(failed)
                     self._check_patience(self._patience.over)
                     pause_s = await self._pause(pause_s)
         except EngineError as error:
@@ -462,6 +466,18 @@ class Replication:
     def _check_patience(self, over: bool) -> None:
         if over and self._unconfirmed and not self._alive_enough():
             raise self._context.troubles.too_few(self.ledger_id, self.ensemble)
+
+    async def _check_room(self, failed: frozenset[int]) -> None:
+        """Entries that full disks refused, and that find no others, wait for nothing."""
+        slots = [self.slots[index] for index in failed]
+        if not self._unconfirmed or self._alive_enough() or not all(slot.full for slot in slots):
+            return
+        placement, names = self._context.placement, [slot.bookie_id for slot in slots]
+        if await placement.are_full(names):
+            why = placement.capacity.lack_on_bookies or f"the disks of {', '.join(names)} are full"
+            full = AppendFailed(f"ledger {self.ledger_id}: {why}")
+            full.__cause__ = DiskFull(why)
+            raise full
 
     def _lose(self, slot: Slot) -> None:
         """Go on without a bookie, and without what it acknowledged past the LAC.

@@ -34,6 +34,7 @@ class Slot:
         "early",
         "facts_due",
         "failed",
+        "full",
         "greeted",
         "index",
         "lost",
@@ -57,6 +58,8 @@ class Slot:
         self.greeted = False
         self.retry: asyncio.TimerHandle | None = None
         self.failed = False
+        self.full = False
+        """Whether it failed because its bookie takes no new data."""
         self.lost = False
         # How long its bookie has lately taken to acknowledge a request.
         self.mean_s = 0.0

@@ -13,12 +13,13 @@ Invariants:
 
 import asyncio
 from collections import deque
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import suppress
 from typing import Any, Final
 
 from engine import limits
 from engine.errors import (
+    DiskFull,
     DuplicateEntryId,
     EngineError,
     EntryTooLarge,
@@ -31,12 +32,14 @@ from engine.errors import (
 from engine.ledger.closing import close_at, marked, settle_late
 from engine.ledger.context import LedgerContext
 from engine.ledger.lookout import Lookout
+from engine.ledger.quorum import writable
 from engine.ledger.replication import Replication
 from engine.ledger.respreading import Respreading
 from engine.ledger.waiters import ManyFuture, Waiter, resolve
+from engine.metadata.bookies import Registration
 from engine.metadata.ledgers import Held, LedgerMetadata, State
 from engine.run import NO_ENTRY, Run, as_bytes
-from engine.transport.contract import LedgerFacts
+from engine.transport.contract import LedgerFacts, uses_reserve
 
 _LONE_TO_SEND: Final = 8
 """So many flushes in a row must have had one entry before one is sent as soon as it is appended."""
@@ -81,9 +84,12 @@ class LedgerWriter:
         self._lookout = Lookout(self._check_bookies)
         self._unwatch = context.bookies.watch(self._lookout.news)
         self._next_explicit = 0
+        self._full = ""
+        """Why it takes nothing for now: the disks have no more than their reserves left."""
         self._degraded = False
         self._settling: asyncio.Task[None] | None = None
         metadata = held.metadata
+        self._from_reserve = uses_reserve(metadata.custom)
         self._replication = Replication(
             ledger_id=self.ledger_id,
             quorums=context.quorums(metadata),
@@ -112,6 +118,11 @@ class LedgerWriter:
         return isinstance(self._error, LedgerFenced)
 
     @property
+    def failure(self) -> EngineError | None:
+        """What ended the writer; None while it is well."""
+        return self._error
+
+    @property
     def metadata(self) -> LedgerMetadata:
         """The ledger's metadata as this writer last wrote or read it."""
         return self._held.metadata
@@ -127,7 +138,8 @@ class LedgerWriter:
     def append(self, body: bytes) -> Awaitable[int]:
         """Append one entry; await the result for its id, given when the entry is durable.
 
-        Raises `EntryTooLarge`, `Overloaded` and `LedgerClosed` at once, with nothing stored.
+        Raises `EntryTooLarge`, `Overloaded`, `DiskFull` and `LedgerClosed` at once, with nothing
+        stored.
         The await raises an `OutcomeUnknown` (fenced, closed, too few bookies).
         """
         if not self._accepting:
@@ -193,7 +205,7 @@ class LedgerWriter:
         body = as_bytes(body)
         if entry_id < self._next_explicit or entry_id in self._early:
             raise DuplicateEntryId(f"entry {entry_id} was given before")
-        if self._error is not None or self._closing is not None:
+        if self._error is not None or self._closing is not None or self._full:
             raise self._refusal()
         if entry_id == self._next_explicit:
             future = self._append_checked(body)
@@ -252,6 +264,8 @@ class LedgerWriter:
     # Accepting
 
     def _refusal(self) -> EngineError:
+        if self._error is None and self._closing is None and self._full:
+            return DiskFull(self._full)
         if self._error is None and self._closing is None:
             return InvalidRequest("this ledger takes explicit entry ids: use append_at")
         if self._error is None:
@@ -400,7 +414,9 @@ class LedgerWriter:
     ) -> tuple[str, ...] | None:
         """Record a new ensemble from `first` on, by compare-and-set."""
         placement = self._context.placement
-        wanted = await placement.substitutes(ensemble, failed, self._replication.quorums)
+        wanted = await placement.substitutes(
+            ensemble, failed, self._replication.quorums, from_reserve=self._from_reserve
+        )
 
         def change(current: LedgerMetadata) -> LedgerMetadata | None:
             if current.state is State.IN_RECOVERY:
@@ -443,7 +459,9 @@ class LedgerWriter:
 
     async def _check_bookies(self) -> None:
         """Replace bookies that are gone, are to go, or stand too close, by others that came."""
-        available = frozenset(await self._context.bookies.staying())
+        registered = await self._context.bookies.staying()
+        self._note_room(registered)
+        available = frozenset(registered)
         ensemble = frozenset(self._replication.ensemble)
         if available - ensemble:
             self._replication.suspect(ensemble - available)
@@ -451,6 +469,20 @@ class LedgerWriter:
         self._respreading.news()
         if not self._bodies:
             await self._replication.announce_again()
+
+    def _note_room(self, registered: Mapping[str, Registration]) -> None:
+        """Take no appends while too few bookies of the ensemble take them, and no others do."""
+        capacity, replication = self._context.placement.capacity, self._replication
+        capacity.note(registered)
+        if self._from_reserve or self._error is not None or self._closing is not None:
+            return
+        roomy = {
+            index
+            for index, name in enumerate(replication.ensemble)
+            if (found := registered.get(name)) is not None and found.writable
+        }
+        self._full = "" if writable(replication.quorums, roomy) else capacity.lack_on_bookies
+        self._accepting = not self._full and not self._explicit_ids
 
     # Closing
 

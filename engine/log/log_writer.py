@@ -22,6 +22,7 @@ from typing import Any, Final, TypeVar
 from engine.errors import (
     AppendFailed,
     Deposed,
+    DiskFull,
     EngineError,
     EntryTooLarge,
     LedgerClosed,
@@ -433,6 +434,9 @@ class LogWriter:
     async def _rest(self) -> None:
         """Before the next try after a ledger that failed before it had confirmed anything."""
         now_s = self._clock.monotonic()
+        failure = self._ledger.failure
+        if failure is not None and isinstance(failure.__cause__, DiskFull):
+            raise AppendFailed(f"log {self._lists.name}: {failure}") from failure.__cause__
         if self._troubled_s is not None:
             if now_s - self._troubled_s > self._settings.turn_timeout_ms / 1000:
                 raise AppendFailed(f"log {self._lists.name}: one ledger after the other failed")

@@ -15,8 +15,8 @@ from engine.ledger.client import LedgerClient
 from engine.log.log_list import LogList, LogLists
 from engine.metadata.lost_logs import EPOCH, LOG_OWNER, OWNER
 from engine.metadata.restoring import restoration_under_way
+from engine.transport.contract import PURPOSE
 
-PURPOSE: Final = "purpose"
 PURPOSE_LOG: Final = "log"
 _ASKED_AT_ONCE: Final = 16
 

@@ -73,7 +73,8 @@ class Registration(msgspec.Struct, frozen=True, omit_defaults=True):
     `address` is the framed wire's ("unix:/path" or "tcp:host:port"), `grpc` the gRPC wire's
     ("host:port"); each is empty if it is not served. `host` names the machine and `rack` the rack:
     bookies of one host, and of one rack, may fail together. `disk` names the file system: bookies
-    with the same one share its room. Empty means not known.
+    with the same one share its room. Empty means not known. One that is not `writable` has no more
+    than its reserve left, one that is `exhausted` not even that.
     """
 
     bookie_id: str
@@ -84,6 +85,7 @@ class Registration(msgspec.Struct, frozen=True, omit_defaults=True):
     grpc: str = ""
     host: str = ""
     disk: str = ""
+    exhausted: bool = False
 
 
 class Bookies:

@@ -18,7 +18,7 @@ from typing import Final
 
 import msgspec
 
-from engine.errors import FolderDamaged, MetadataUnavailable
+from engine.errors import DiskFull, FolderDamaged, MetadataUnavailable
 from engine.limits import MIB
 from engine.metadata.facts_log import FactsLog, open_log
 from engine.metadata.session import Numbers, TreeSession
@@ -50,6 +50,8 @@ class LocalStore(TreeSession):
         fresh_cluster_id = f"{rng.getrandbits(128):032x}"
         try:
             log, tree = await workers.run(partial(open_log, disk, fresh_cluster_id))
+        except DiskFull:
+            raise
         except OSError as error:
             if error.errno == errno.EIO:
                 raise FolderDamaged(f"the metadata log cannot be read: {error}") from error

@@ -6,6 +6,7 @@ Invariants:
 - A half-made replacement has a hidden name that `names()` never lists.
 - Nothing is made below a root that is another folder than when it was first used: below the mount
   point of a disk that was unmounted, for example.
+- Where there is no room the error is a `DiskFull`, which is an `OSError`, too, and names the file.
 - A descriptor for reading closes only when no thread reads through it any more.
 """
 
@@ -13,17 +14,20 @@ import errno
 import fcntl
 import os
 import threading
-from collections.abc import Callable, Sequence
-from contextlib import suppress
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, suppress
 from functools import cache
 from pathlib import Path
 from typing import Final
 
+from engine.errors import DiskFull
 from engine.ports.disk import RootGone, Space
 
 _PARTS_PER_CALL_MAX: Final = min(1024, os.sysconf("SC_IOV_MAX"))
 _READ_HANDLES_MAX: Final = 128
 _REPLACING: Final = ".replacing"
+FULL: Final = (errno.ENOSPC, errno.EDQUOT)
+"""What the system says where there is no room."""
 _ADVISE: Final = getattr(os, "posix_fadvise", None)
 _NOT_NEEDED: Final[int] = getattr(os, "POSIX_FADV_DONTNEED", 0)
 _FULL_SYNC: Final[int | None] = getattr(fcntl, "F_FULLFSYNC", None)
@@ -67,14 +71,15 @@ class SystemDisk:
         while not path.is_dir():
             missing.append(path)
             path = path.parent
-        for path in reversed(missing):
-            path.mkdir(mode=0o700, exist_ok=True)
-            _sync_folder(path.parent)
-        # A folder that is there may be the work of a process that ended before it was synced.
-        path = self._path(folder)
-        while path != self.root:
-            path = path.parent
-            _sync_folder(path)
+        with naming(path):
+            for path in reversed(missing):
+                path.mkdir(mode=0o700, exist_ok=True)
+                _sync_folder(path.parent)
+            # A folder that is there may be the work of a process that ended before it was synced.
+            path = self._path(folder)
+            while path != self.root:
+                path = path.parent
+                _sync_folder(path)
         self._identity = self._identity or self._look()
 
     def size(self, name: str) -> int:
@@ -101,7 +106,9 @@ class SystemDisk:
         if create:
             self._check_root()
             flags |= os.O_CREAT | os.O_EXCL
-        return SystemAppendFile(name, os.open(self._path(name), flags, 0o666))
+        path = self._path(name)
+        with naming(path):
+            return SystemAppendFile(path, os.open(path, flags, 0o666))
 
     def replace(self, name: str, data: bytes) -> None:
         """Set a small file's whole content atomically and durably."""
@@ -109,24 +116,27 @@ class SystemDisk:
         path = self._path(name)
         replacing = path.with_name(f".{path.name}{_REPLACING}")
         flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC
-        descriptor = os.open(replacing, flags, 0o666)
-        try:
-            _write_whole(descriptor, [data], 0)
-            _sync(descriptor)
-        finally:
-            os.close(descriptor)
-        # Under the lock, so that no reader keeps a handle of the old content in the cache.
-        with self._lock:
-            os.replace(replacing, path)
-            self._handles.pop(name, None)
-        _sync_folder(path.parent)
+        with naming(path):
+            descriptor = os.open(replacing, flags, 0o666)
+            try:
+                _write_whole(descriptor, [data], 0)
+                _sync(descriptor)
+            finally:
+                os.close(descriptor)
+            # Under the lock, so that no reader keeps a handle of the old content in the cache.
+            with self._lock:
+                os.replace(replacing, path)
+                self._handles.pop(name, None)
+            _sync_folder(path.parent)
 
     def truncate(self, name: str, length: int) -> None:
         """Cut a file and sync it."""
-        descriptor = os.open(self._path(name), os.O_WRONLY | os.O_CLOEXEC)
+        path = self._path(name)
+        descriptor = os.open(path, os.O_WRONLY | os.O_CLOEXEC)
         try:
-            os.ftruncate(descriptor, length)
-            _sync(descriptor)
+            with naming(path):
+                os.ftruncate(descriptor, length)
+                _sync(descriptor)
         finally:
             os.close(descriptor)
 
@@ -139,7 +149,9 @@ class SystemDisk:
 
     def sync_folder(self, folder: str) -> None:
         """Make new and removed names of a folder durable."""
-        _sync_folder(self._path(folder))
+        path = self._path(folder)
+        with naming(path):
+            _sync_folder(path)
 
     def space(self) -> Space:
         """How full the file system is, as an unprivileged user sees it."""
@@ -185,8 +197,8 @@ class SystemDisk:
 class SystemAppendFile:
     """An `AppendFile` over a descriptor."""
 
-    def __init__(self, name: str, descriptor: int) -> None:
-        self._name = name
+    def __init__(self, path: Path, descriptor: int) -> None:
+        self._path = path
         self._descriptor = descriptor
         self._end = self._reached = self._last = os.fstat(descriptor).st_size
         self._failed = False
@@ -199,11 +211,14 @@ class SystemAppendFile:
         if self._descriptor < 0 or self._failed:
             raise self._refusal()
         written = sum(map(len, parts)) if ahead_bytes else 0
-        if ahead_bytes and self._end + written > self._reached:
-            _write_whole(self._descriptor, [*parts, bytes(ahead_bytes)], self._end)
-            self._reached = self._end + written + ahead_bytes
-        else:
-            written = _write_whole(self._descriptor, parts, self._end)
+        try:
+            if ahead_bytes and self._end + written > self._reached:
+                _write_whole(self._descriptor, [*parts, bytes(ahead_bytes)], self._end)
+                self._reached = self._end + written + ahead_bytes
+            else:
+                written = _write_whole(self._descriptor, parts, self._end)
+        except OSError as error:
+            raise _named(error, self._path) from error
         self._last = self._end
         self._end += written
         return written
@@ -221,16 +236,17 @@ class SystemAppendFile:
             raise self._refusal()
         try:
             _sync(self._descriptor)
-        except OSError:
+        except OSError as error:
             self._failed = True
-            raise
+            raise _named(error, self._path) from error
 
     def trim(self) -> None:
         """Cut off zeros that stand ahead, durably. After one failure every later call fails."""
         if self._descriptor < 0 or self._failed:
             raise self._refusal()
         if self._reached > self._end:
-            os.ftruncate(self._descriptor, self._end)
+            with naming(self._path):
+                os.ftruncate(self._descriptor, self._end)
             self._reached = self._end
             self.sync()
 
@@ -245,8 +261,47 @@ class SystemAppendFile:
 
     def _refusal(self) -> OSError:
         if self._descriptor < 0:
-            return OSError(errno.EBADF, "the file is closed", self._name)
-        return OSError(errno.EIO, "an earlier sync of the file failed", self._name)
+            return OSError(errno.EBADF, "the file is closed", str(self._path))
+        return OSError(errno.EIO, "an earlier sync of the file failed", str(self._path))
+
+
+@contextmanager
+def naming(path: Path) -> Iterator[None]:
+    """An `OSError` of the block says which file it is about; one of a full disk is a `DiskFull`."""
+    try:
+        yield
+    except OSError as error:
+        raise _named(error, path) from error
+
+
+def _named(error: OSError, path: Path) -> OSError:
+    if isinstance(error, DiskFull):
+        return error
+    if error.errno in FULL:
+        return no_room(path)
+    return OSError(error.errno, error.strerror, str(path)) if error.filename is None else error
+
+
+def says_full(error: BaseException) -> bool:
+    """Whether an error of a library, RocksDB's above all, says that a disk is full."""
+    return "No space left on device" in str(error) or "Disk quota exceeded" in str(error)
+
+
+def existing(path: Path) -> Path:
+    """A folder, or the nearest one above it that is there."""
+    path = path.absolute()
+    while not path.exists() and path != path.parent:
+        path = path.parent
+    return path
+
+
+def no_room(path: Path) -> DiskFull:
+    """What is raised when a write of a file or folder found no room on its disk."""
+    free = ""
+    with suppress(OSError):
+        state = os.statvfs(path if path.exists() else path.parent)
+        free = f", which has {state.f_bavail * state.f_frsize:,} bytes free"
+    return DiskFull(f"{path} cannot be written: its disk is full{free}: make room there")
 
 
 class _ReadHandle:

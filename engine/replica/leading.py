@@ -7,6 +7,7 @@ Invariants:
 - If its lease has expired and its ledger was taken over, a term ends by itself in bounded time,
   even if nothing is proposed and the metadata store does not answer.
 - Proposals that are under way hold at most `pending_bytes_max` bytes.
+- Nothing is given to a log that finds no room: its refusal would end the term, and reads with it.
 """
 
 import asyncio
@@ -75,6 +76,7 @@ class Leading:
         clock: Clock,
         measures: ReplicaMeasures,
         applied: Callable[[], None],
+        check_log: Callable[[], None],
     ) -> None:
         self.writer = writer
         self.holding = holding
@@ -83,6 +85,7 @@ class Leading:
         self._state = state
         self._settings = settings
         self._applied = applied
+        self._check_log = check_log
         self._clock = clock
         self._measures = measures
         self._loop = asyncio.get_running_loop()
@@ -189,6 +192,7 @@ class Leading:
         if self._ended is not None or self._draining:
             self._check_open()
             raise NotLeader("this replica gives way to another one")
+        self._check_log()
 
     def _check_level(self, level: int) -> None:
         if level > self._applier.summary.level:

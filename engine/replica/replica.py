@@ -192,8 +192,9 @@ class Replica(Reading):
         """Put a command into the log; await what the state machine answers to it.
 
         With a `request` a retry is answered and not done again, by whatever replica leads then.
-        Raises at once, with nothing stored: `NotLeader`, `Overloaded`, `EntryTooLarge`,
-        `InvalidRequest` (a level that not every replica knows). The await raises an
+        Raises at once, with nothing stored: `NotLeader`, `Overloaded`, `EntryTooLarge`, `DiskFull`
+        (not even the reserve is left), `InvalidRequest` (a level that not every replica knows). The
+        await raises an
         `OutcomeUnknown` when the term ends meanwhile, `RequestForgotten`, `SessionFull`,
         `ReplicaFailed`.
         """
@@ -377,6 +378,7 @@ class Replica(Reading):
             clock=self._client.clock,
             measures=self._measures,
             applied=lambda: self._waiting.reached(self._applier.cursor),
+            check_log=self._client.capacity.check_log,
         )
         ending: list[asyncio.Future[Any]] = [
             asyncio.create_task(holding.lost.wait()),

@@ -272,7 +272,11 @@ class StoredState:
             await self._batcher.close()
             for snapshot in list(self._snapshots):
                 snapshot.close()
-            await self._workers.run(self._storage.close)
+            try:
+                await self._workers.run(self._storage.close)
+            except Exception as error:
+                # As on a full disk. What is not in the storage is in the log.
+                raise self._unreadable(error) from error
 
     # The loop's side of writing
 

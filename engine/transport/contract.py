@@ -10,8 +10,8 @@ Invariants (`tests/engine/transport/bookie_contract.py` runs them over every imp
 """
 
 import enum
-from collections.abc import Callable, Sequence
-from typing import Protocol
+from collections.abc import Callable, Mapping, Sequence
+from typing import Final, Protocol
 
 import msgspec
 
@@ -27,7 +27,8 @@ class Status(enum.IntEnum):
     FENCED = 2
     UNAUTHORIZED = 3
     READ_ONLY = 4
-    """The disk is full. Fences and recovery writes are still accepted."""
+    """The disk is full. Fences, recovery writes and, from its reserve, the entries of logs,
+    snapshots and checkpoints are still accepted."""
     CONFLICT = 5
     """An entry with this id and other bytes is stored here."""
     OVERLOADED = 6
@@ -38,6 +39,20 @@ class Status(enum.IntEnum):
     DELETED = 9
     """The ledger was deleted and collected here; nothing of it may be written again."""
     INVALID = 10
+
+
+PURPOSE: Final = "purpose"
+"""The key of a ledger's custom metadata that says what it is for."""
+_FROM_RESERVE: Final = frozenset({b"log", b"snapshot", b"checkpoint", b"compaction"})
+
+
+def uses_reserve(custom: Mapping[str, bytes]) -> bool:
+    """Whether a ledger of this custom metadata is written while disks have only reserves left.
+
+    Without the entries of logs nothing could be deleted, without snapshots and checkpoints no log
+    would get shorter, and without copies of live objects no ledger of mostly deleted ones could go.
+    """
+    return custom.get(PURPOSE) in _FROM_RESERVE
 
 
 class LedgerFacts(msgspec.Struct, frozen=True, array_like=True):
@@ -146,7 +161,8 @@ class Bookie(Protocol):
 
         `facts` must come with the first request for a ledger; they are stored ahead of the runs.
         `recovery=True` is accepted by a fenced ledger and, while space remains, by a full disk; and
-        then, as for fences and facts, the key may be the ledger's `repair_key`.
+        then, as for fences and facts, the key may be the ledger's `repair_key`. A full disk also
+        accepts entries of ledgers for which `uses_reserve` holds, while space remains.
         """
         ...
 

@@ -22,6 +22,7 @@ from engine.ledger.client import LedgerClient
 from engine.log import Position, ReplicatedLog
 from engine.ports.clock import Clock
 from engine.ports.workers import Workers
+from engine.transport.contract import PURPOSE
 from herd.checkpoint.blobs import BlobWriter, read_blob, read_page
 from herd.checkpoint.child import ReadPage, run_child
 from herd.checkpoint.manifest import (
@@ -40,7 +41,6 @@ from herd.reading_log import log_of
 
 _logger = logging.getLogger(__name__)
 OWNER: Final = "owner"
-PURPOSE: Final = "purpose"
 EPOCH: Final = "epoch"
 CHECKPOINT: Final = b"checkpoint"
 _PIN: Final = "checkpoints"

@@ -34,13 +34,16 @@ CACHE_BYTES_MAX: Final = 32 * 1024 * 1024
 # What a plan takes beside its text, and for each character of it; measured.
 _PLAN_BYTES: Final = 4_096
 _CHARACTER_BYTES: Final = 64
+_ADDING: Final = (exp.Insert, exp.Update, exp.Merge, exp.Create, exp.Alter)
+_ADDING_WORDS: Final = frozenset({"INGEST", "RESTORE"})
 
 
 class Planned:
     """A text, planned. `statement` is None for what the session itself does."""
 
     __slots__ = (
-        *("_general", "_right", "catalog", "needs_transaction", "parsed", "short", "statement"),
+        *("_general", "_right", "adds", "catalog", "needs_transaction", "parsed", "short"),
+        "statement",
     )
 
     def __init__(self, parsed: Parsed, catalog: Catalog) -> None:
@@ -51,6 +54,8 @@ class Planned:
         self.needs_transaction = statement is not None and statement.needs_transaction
         # Asked once: to look whether something is a protocol takes longer than to run it.
         self.short = cast(Short, statement) if hasattr(statement, "start_short") else None
+        self.adds = isinstance(parsed.tree, _ADDING) or parsed.word in _ADDING_WORDS
+        """Whether it adds data, for which a nearly full disk has no room."""
         self._general: Statement | None = None
         self._right: Right | None = None
 

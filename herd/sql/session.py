@@ -88,6 +88,8 @@ class Session:
         if self.transaction is None and self.autocommit and len(text) <= LONG_CHARACTERS:
             try:
                 planned = self.plan(text)
+                if planned.adds:
+                    self.space.check_room()
                 if planned.short is not None:
                     # Not a coroutine: for a change of one row that would add a tenth to the work.
                     answered = self._start_short(planned, planned.short, parameters)
@@ -104,6 +106,8 @@ class Session:
         self.running = running = Running(text, self.space.clock.monotonic())
         try:
             planned = await self._planned(text)
+            if planned.adds:
+                self.space.check_room()
             if planned.statement is None:
                 return await control.run(self, planned.parsed, parameters)
             if self.transaction is None and self.autocommit:
@@ -124,6 +128,8 @@ class Session:
         self.running = running = Running(text, self.space.clock.monotonic())
         try:
             planned = await self._planned(text)
+            if planned.adds:
+                self.space.check_room()
             if planned.statement is None or planned.statement.kind not in _FOR_MANY:
                 raise ProgrammingError(f"{planned.parsed.word} is not for many rows")
             many = rows if isinstance(rows, list | tuple) else list(rows)

@@ -82,6 +82,7 @@ async def run(session: "Session", words: list[str], parsed: "Parsed") -> Result:
             f"{wanted.verb} TABLESPACE: this tablespace runs alone", hint="herd.create_tablespace"
         )
     if wanted.verb == "CREATE":
+        session.space.check_room()
         await _create(commands, wanted)
     elif wanted.verb == "ALTER":
         await _alter(commands, wanted)

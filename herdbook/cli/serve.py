@@ -133,7 +133,7 @@ def _check(settings: "NodeSettings") -> None:
 
 
 def _show(settings: "NodeSettings", as_json: bool) -> None:
-    from herdbook.node.status import read_status
+    from herdbook.node.status import lack_of_room, read_status
 
     try:
         found = read_status(settings.own_folder)
@@ -144,11 +144,14 @@ def _show(settings: "NodeSettings", as_json: bool) -> None:
         typer.echo(f"{type(error).__name__}: {error}", err=True)
         raise typer.Exit(1) from error
     members = {name: plain_state(each) for name, each in found.members.items()}
+    lack = lack_of_room(found)
     if as_json:
-        print_json([{"pid": found.pid, "url": found.url, "members": members}])
+        print_json([{"pid": found.pid, "url": found.url, "members": members, "lack": lack}])
     else:
         _show_members(members)
-    if any(each["state"] != "serving" for each in members.values()):
+        if lack:
+            typer.echo(f"no room for new data: {lack}")
+    if lack or any(each["state"] != "serving" for each in members.values()):
         raise typer.Exit(1)
 
 

@@ -163,7 +163,9 @@ async def _ask(house: House, facts: BookieFacts) -> None:
     if info.bookie_id != facts.bookie_id:
         facts.problem = f"bookie {info.bookie_id} answered in its place"
     elif not info.writable:
-        facts.problem = "its disk is full: it takes no new entries"
+        facts.problem = (
+            f"its disk is full ({info.free_bytes:,} bytes are free): it takes no new data"
+        )
 
 
 async def list_bookies(house: House, ask: Ask) -> Told:

@@ -157,7 +157,7 @@ async def run_dev(
         ports.remember()
         members[0] = members[0]._replace(once=once)
         first = members[0].settings
-        status = stack.enter_context(StatusFile(folder / _OWN, first.url, first.supervisor))
+        status = stack.enter_context(StatusFile(folder / _OWN, first))
         shown = stack.enter_context(PassingOn(tell))
         log = stack.enter_context((folder / LOG).open("a", encoding="utf-8"))
         fates = Fates(shown.pass_on, folder / LOG)

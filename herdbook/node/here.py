@@ -92,7 +92,9 @@ class Roles:
         self._folder = (
             None
             if settings.clustered
-            else FolderOpening(Path(settings.data), broker.discover, broker.on_alarm)
+            else FolderOpening(
+                Path(settings.data), broker.discover, broker.on_alarm, settings.reserve_bytes
+            )
         )
 
     async def run(self, ended: asyncio.Event) -> None:

@@ -33,7 +33,10 @@ class OpenFolder:
 
 @asynccontextmanager
 async def open_to_serve(
-    folder: Path, discover: Mapping[str, tuple[str, ...]], on_alarm: tuple[str, ...]
+    folder: Path,
+    discover: Mapping[str, tuple[str, ...]],
+    on_alarm: tuple[str, ...],
+    reserve_bytes: int = 0,
 ) -> AsyncIterator[OpenFolder]:
     """Open a folder in a server's process, as long as the block lasts.
 
@@ -56,6 +59,7 @@ async def open_to_serve(
             discoveries={COMMAND: CommandDiscovery(discover)},
             alarms=Alarms(CommandHook(on_alarm) if on_alarm else None),
             metrics=metrics,
+            reserve_bytes=reserve_bytes,
         ) as book,
     ):
         book.herd.query_pool = pool
@@ -78,9 +82,14 @@ class FolderOpening:
     """The folder `data`, which all of a node's roles open together."""
 
     def __init__(
-        self, folder: Path, discover: Mapping[str, tuple[str, ...]], on_alarm: tuple[str, ...]
+        self,
+        folder: Path,
+        discover: Mapping[str, tuple[str, ...]],
+        on_alarm: tuple[str, ...],
+        reserve_bytes: int = 0,
     ) -> None:
         self._folder = folder
+        self._reserve_bytes = reserve_bytes
         self._discover = discover
         self._on_alarm = on_alarm
         self._sharing: Sharing[OpenFolder] = Sharing()
@@ -90,4 +99,4 @@ class FolderOpening:
         return self._sharing.use(_NAME, self._opening)
 
     def _opening(self) -> AbstractAsyncContextManager[OpenFolder]:
-        return open_to_serve(self._folder, self._discover, self._on_alarm)
+        return open_to_serve(self._folder, self._discover, self._on_alarm, self._reserve_bytes)

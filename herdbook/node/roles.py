@@ -19,7 +19,10 @@ import msgspec
 
 from engine.errors import FolderError
 from engine.folder.modes import make_own
+from engine.ledger.capacity import Capacity, watched
+from engine.ports.clock import SystemClock
 from engine.ports.metrics import NO_METRICS, Metrics
+from engine.ports.system_disk import SystemDisk, naming
 from herdbook.finding import Configuration
 from herdbook.node.reading import toml_value
 from herdbook.node.settings import NodeSettings, Role
@@ -71,16 +74,19 @@ def write_client_file(settings: NodeSettings) -> Path:
             f"{settings.data} is gone, or lacks the node's own folder: mount its disk; nothing is "
             "made there while the node runs"
         )
+    text = "\n".join(lines) + "\n"
+    if file.is_file() and file.read_bytes() == text.encode():
+        return file
     # Each process of a node writes it, several at once.
     new = file.with_suffix(f".{os.getpid()}.new")
-    new.write_text("\n".join(lines) + "\n", encoding="utf-8")
-    new.replace(file)
+    with naming(file):
+        new.write_text(text, encoding="utf-8")
+        new.replace(file)
     return file
 
 
 async def _bookie(service: Service) -> None:
     from engine.access.audit import NO_AUDIT
-    from engine.bookie.settings import BookieSettings
     from engine.metadata.cluster_url import parse_url
     from engine.server import serve
     from engine.server_settings import ServerSettings
@@ -89,7 +95,7 @@ async def _bookie(service: Service) -> None:
 
     settings = service.settings
     table, configuration = settings.bookie, configuration_of(settings)
-    folders, bounds = settings.bookie_folders(), settings.bounds
+    folders = settings.bookie_folders()
     door = ClusterDoor(
         parse_url(settings.url), configuration.make_zookeeper(), folders, _logger.info
     )
@@ -117,10 +123,7 @@ async def _bookie(service: Service) -> None:
                 repair=_repair_settings(settings),
                 audit=configured_audit("bookie") if security.secret else NO_AUDIT,
                 repair_elsewhere=Role.REPAIR in settings.roles or not table.repairs,
-                bookie=BookieSettings(
-                    journal_queue_bytes_max=bounds.journal_queue_bytes,
-                    recent_runs_bytes_max=bounds.recent_runs_bytes,
-                ),
+                bookie=settings.bookie_settings,
             ),
             security=security,
             metrics=metrics,
@@ -187,6 +190,7 @@ async def _herd(service: Service) -> None:
     data = settings.folder(Role.HERD)
     make_own(data)
     async with open_store(settings.url) as client, _measured(table.metrics) as metrics:
+        client.capacity.watch(watched(data, SystemDisk(data), settings.bookie_settings))
         await serve_node(
             data.absolute(),
             client,
@@ -232,6 +236,7 @@ async def _broker(service: Service) -> None:
         discover=table.discover,
         on_alarm=table.on_alarm,
         proxies=table.proxies,
+        keeping=settings.bookie_settings,
     )
     async with _opened(service) as opened:
         await serve_tasks(
@@ -267,15 +272,24 @@ async def _http(service: Service) -> None:
 
     settings = service.settings
     served = http_settings(settings, service.once)
+    disks = disks_of(settings)
     async with _opened(service) as opened:
         await serve_http(
             settings.store,
             served,
             opened=opened,
-            lacking=service.lacking,
+            lacking=lambda: service.lacking() or disks.lack_on_disks,
             started=lambda served: service.serving(served.url),
             ended=service.ended,
         )
+
+
+def disks_of(settings: NodeSettings) -> Capacity:
+    """What tells whether the disks of a node's folders have room for new data."""
+    capacity = Capacity(SystemClock(), 0)
+    for folder in settings.data_folders:
+        capacity.watch(watched(folder, SystemDisk(folder), settings.bookie_settings))
+    return capacity
 
 
 async def _folder(service: Service) -> None:
@@ -341,7 +355,6 @@ async def _measured(listen: str) -> AsyncIterator[Metrics]:
     if not listen:
         yield NO_METRICS
         return
-    from engine.ports.clock import SystemClock
     from herdbook.metrics import MetricsServer, PrometheusMetrics
 
     metrics = PrometheusMetrics()

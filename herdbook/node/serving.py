@@ -20,7 +20,9 @@ from typing import Any, Final
 from engine.errors import FolderLocked, InvalidRequest
 from engine.folder.lock import FolderLock, is_locked
 from engine.folder.modes import close_to_others
+from engine.ledger.capacity import require_room
 from engine.ports.clock import SystemClock
+from engine.ports.system_disk import SystemDisk, existing
 from engine.ports.system_signals import renewed_by_signal
 from engine.transport.address import parse_host_port
 from herdbook.node.child import log_with_times, quiet_grpc
@@ -42,14 +44,18 @@ async def serve_node(settings: NodeSettings, say: Say) -> None:
     read secrets and certificates again.
 
     Raises `FolderLocked` where the folder has a node, `InvalidRequest` where somebody else listens
-    at its ports, `NodeFailed` where a role cannot go on, and in one process what that role raised.
+    at its ports, `DiskFull` where a folder's disk has no room for a start, `NodeFailed` where a
+    role cannot go on, and in one process what that role raised.
     """
     quiet_grpc()
     ending = Ending()
     ending.on_signals()
     renewed_by_signal()
     folder = settings.own_folder
-    file = StatusFile(folder, settings.url, settings.supervisor)
+    file = StatusFile(folder, settings)
+    if settings.clustered and not {Role.HERD, Role.BROKER}.isdisjoint(settings.roles):
+        data = Path(settings.data)
+        require_room(data, SystemDisk(existing(data)), settings.bookie_settings)
     killed = was_killed(folder)
     if not folder.exists():
         # Of a node that cannot be nothing stays.

@@ -22,6 +22,7 @@ from typing import Annotated, Final, Literal, NamedTuple
 import msgspec
 from msgspec import Meta
 
+from engine.bookie.settings import BookieSettings
 from engine.transport.address import join_host_port, parse_host_port
 from herdbook.finding import AuditTable, SecurityTable, ZooKeeperTable, is_cluster
 from herdbook.memory_plan import USUAL, Bounds, Holding, plan
@@ -178,6 +179,9 @@ class NodeSettings(Table, frozen=True):
     one_process: bool = False
     insecure: bool = False
     """Serve other machines without asking them for any proof."""
+    reserve_bytes: Annotated[int, Meta(ge=0)] = 0
+    """With less free on the disk of a folder no new data is taken: what is left is for deletions.
+    0: 1 GiB, or 5 % of a smaller disk, at least 16 MiB."""
     security: SecurityTable = SecurityTable()
     zookeeper: ZooKeeperTable = ZooKeeperTable()
     audit: AuditTable = AuditTable()
@@ -236,6 +240,23 @@ class NodeSettings(Table, frozen=True):
     def bookie_folders(self) -> list[Path]:
         """A bookie each."""
         return [Path(each) for each in self.bookie.folders] or [self.folder(Role.BOOKIE)]
+
+    @property
+    def bookie_settings(self) -> BookieSettings:
+        """How bookies behave, and how much of the disk of any folder is kept for deletions."""
+        bounds = self.bounds
+        return BookieSettings(
+            journal_queue_bytes_max=bounds.journal_queue_bytes,
+            recent_runs_bytes_max=bounds.recent_runs_bytes,
+        ).keeping(self.reserve_bytes)
+
+    @property
+    def data_folders(self) -> list[Path]:
+        """The folders on whose disks the node keeps data."""
+        folders = [Path(self.data)] if self.data else []
+        if self.clustered and Role.BOOKIE in self.roles:
+            folders += self.bookie_folders()
+        return folders
 
     def reached(self, listen: str, advertise: str) -> str:
         """What others dial: nobody can dial every address, so the machine's name stands for it."""

@@ -17,9 +17,12 @@ from typing import Final
 
 import msgspec
 
+from engine.bookie.settings import BookieSettings
 from engine.errors import InvalidRequest, Unavailable
+from engine.ledger.capacity import Capacity, watched
 from engine.ports.clock import SystemClock
-from herdbook.node.settings import SupervisorTable
+from engine.ports.system_disk import SystemDisk, naming
+from herdbook.node.settings import NodeSettings
 from herdbook.node.supervisor import MemberState
 
 FILE: Final = "node.json"
@@ -32,26 +35,38 @@ _logger: Final = logging.getLogger(__name__)
 class NodeStatus(msgspec.Struct, frozen=True):
     """A node as it was when something changed last. Empty `url`: it serves a folder.
 
-    A node that gives no sign of life for `silence_ms` milliseconds is silent.
+    A node that gives no sign of life for `silence_ms` milliseconds is silent. `folders` are those
+    on whose disks it keeps data, `reserve_bytes` how much of each is kept for deletions.
     """
 
     pid: int
     url: str
     members: dict[str, MemberState]
     silence_ms: int
+    folders: list[str] = []
+    reserve_bytes: int = 0
 
 
 class StatusFile:
     """The file of a node that runs in this process; a context manager."""
 
-    def __init__(self, folder: Path, url: str, table: SupervisorTable) -> None:
+    def __init__(self, folder: Path, settings: NodeSettings) -> None:
         self._file = folder / FILE
-        self._url = url
-        self._table = table
+        self._url = settings.url
+        self._table = settings.supervisor
+        self._folders = [str(folder.absolute()) for folder in settings.data_folders]
+        self._reserve_bytes = settings.reserve_bytes
 
     def write(self, members: dict[str, MemberState]) -> None:
         """Say how it stands, if that can be written."""
-        status = NodeStatus(os.getpid(), self._url, members, self._table.silence_ms)
+        status = NodeStatus(
+            os.getpid(),
+            self._url,
+            members,
+            self._table.silence_ms,
+            self._folders,
+            self._reserve_bytes,
+        )
         new = self._file.with_suffix(".new")
         try:
             new.write_bytes(msgspec.json.encode(status))
@@ -68,7 +83,8 @@ class StatusFile:
             await asyncio.sleep(self._table.beat_ms / 1000)
 
     def __enter__(self) -> "StatusFile":
-        self._file.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+        with naming(self._file.parent):
+            self._file.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -103,6 +119,15 @@ def read_status(folder: Path) -> NodeStatus:
         for state in status.members.values():
             state.state, state.error = "silent", f"the loop of process {status.pid} stands still"
     return status
+
+
+def lack_of_room(status: NodeStatus) -> str:
+    """Why the disks of a node's folders have no room for new data now; "" if they have."""
+    keeping = BookieSettings().keeping(status.reserve_bytes)
+    capacity = Capacity(SystemClock(), 0)
+    for name in status.folders:
+        capacity.watch(watched(Path(name), SystemDisk(Path(name)), keeping))
+    return capacity.lack_on_disks
 
 
 def was_killed(folder: Path) -> bool:

@@ -125,6 +125,11 @@ class Web:
         self._connection.close()
 
 
+def keys() -> tuple[bytes, ...]:
+    """The keys by which tokens are signed."""
+    return (key_of(SECRET),)
+
+
 class Fort:
     """The servers and the callers. On a loop of its own."""
 
@@ -168,7 +173,7 @@ class Fort:
     async def _open(self, folder: Path) -> None:
         self.book = await self._stack.enter_async_context(open_async(folder))
         rows = UserRows(self.book.herd, self.book.ledgers.clock)
-        signer = ReadSigner(key_of(SECRET), self.book.ledgers.clock)
+        signer = ReadSigner(keys, self.book.ledgers.clock)
         for user, grant in USERS.items():
             await rows.add(user, admin=user == "root")
             for kind in KINDS if grant is not None else ():
@@ -186,7 +191,7 @@ class Fort:
 
     def _authenticator(self, rows: UserRows) -> StoreAuthenticator:
         clock = self.book.ledgers.clock
-        return StoreAuthenticator(rows, key_of(SECRET), clock, PasswordThreads())
+        return StoreAuthenticator(rows, keys, clock, PasswordThreads())
 
     def _door(self, rows: UserRows, where: str) -> UserDoor:
         guesses = Guesses(self.book.ledgers.clock)
@@ -233,7 +238,7 @@ class Fort:
         await append(self.shelf, runs_of(LEDGER, 0, [[b"milk of alma"]], lac=-1))
         custom = {"owner": b"herd:alma"}
         self.shelf.facts = [msgspec.structs.replace(facts_of(LEDGER), custom=custom)]
-        door = ReaderDoor(key_of(SECRET), self.book.ledgers.clock)
+        door = ReaderDoor(keys, self.book.ledgers.clock)
 
         async def control(head: bytes) -> bytes:
             return b""

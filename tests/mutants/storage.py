@@ -14,8 +14,26 @@ _DISK_TESTS: Final = "engine/bookie/test_rules_storage.py"
 _DAMAGE_TESTS: Final = "engine/bookie/test_service_damage.py"
 _COMPACTION_TESTS: Final = "engine/bookie/test_compaction.py"
 _GARBAGE_TESTS: Final = "engine/bookie/test_garbage.py"
+_RESERVE_TESTS: Final = "engine/bookie/test_reserve.py"
+_LOGS_TEST: Final = "test_a_full_disk_takes_entries_of_logs_and_none_of_other_ledgers"
 
 JOURNAL_MUTANTS: Final = (
+    Mutant(
+        "a-full-disk-refuses-logs",
+        "a full disk takes the entries of logs, without which nothing can be deleted",
+        "engine/bookie/appending.py",
+        "        if not self._gate.full or state.from_reserve:",
+        "        if not self._gate.full:",
+        by_test(_RESERVE_TESTS, _LOGS_TEST),
+    ),
+    Mutant(
+        "a-full-disk-takes-everything",
+        "the reserve of a full disk is for deletions: data of other ledgers is refused",
+        "engine/bookie/appending.py",
+        "        return None if from_reserve else Status.READ_ONLY",
+        "        return None",
+        by_test(_RESERVE_TESTS, _LOGS_TEST),
+    ),
     Mutant(
         "acknowledged-without-a-sync",
         "NATS 2.12.1, design 4.3: nothing is acknowledged before its sync",

@@ -50,6 +50,7 @@ PUBLIC: dict[str, tuple[str, ...]] = {
         "BucketUse",
         "CommitOutcomeUnknown",
         "ConditionFailed",
+        "DiskFull",
         "GarbageReport",
         "GarbageSettings",
         "InvalidName",

@@ -4,10 +4,12 @@ import asyncio
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
 from engine.bookie.settings import BookieSettings
+from engine.metadata.bookies import Bookies
 from engine.run import Run
-from engine.transport.contract import Status
+from engine.transport.contract import PURPOSE, LedgerFacts, Status
 from tests.engine.bookie.stable import (
     KEY,
     Asked,
@@ -15,9 +17,11 @@ from tests.engine.bookie.stable import (
     append,
     ask,
     body_of,
+    facts_of,
     read,
     read_all,
     run_of,
+    writable,
 )
 from tests.engine.bookie.test_service_damage import FullDisk
 
@@ -46,6 +50,56 @@ async def test_a_fence_in_one_batch_with_recovery_writes_takes_the_reserve(
     service = await yard.crash()
     assert await read_all(service, 7, 0, 9) == [0, 1, 2, 3]
     assert (await append(service, run_of(7, 4, 7))).status is Status.FENCED
+
+
+def facts_for(ledger_id: int, purpose: bytes) -> LedgerFacts:
+    """Facts of a ledger that says what it is for."""
+    return replace(facts_of(ledger_id), custom={PURPOSE: purpose})
+
+
+async def test_a_full_disk_takes_entries_of_logs_and_none_of_other_ledgers() -> None:
+    yard = Stable(settings=BookieSettings(reserve_bytes=10_000, synced_mark_ms=60_000))
+    full = FullDisk(yard, 1_000_000_000)
+    service = await yard.start()
+    log = facts_for(7, b"log")
+    assert (await append(service, run_of(7, 0, 3), facts=log)).status is Status.OK
+    assert (await append(service, run_of(8, 0, 3))).status is Status.OK
+    full.free_bytes = 40_000_000
+    assert (await append(service, run_of(7, 4, 5), facts=None)).status is Status.OK
+    assert not service.writable
+    # By now it knows; a ledger that it has never heard of says by itself what it is for.
+    assert (await append(service, run_of(8, 4, 5))).status is Status.READ_ONLY
+    assert (await append(service, run_of(7, 6, 7), facts=None)).status is Status.OK
+    for ledger, purpose in ((9, b"snapshot"), (10, b"checkpoint"), (11, b"compaction")):
+        facts = facts_for(ledger, purpose)
+        assert (await append(service, run_of(ledger, 0, 0), facts=facts)).status is Status.OK
+    mine = facts_for(12, b"mine")
+    assert (await append(service, run_of(12, 0, 0), facts=mine)).status is Status.READ_ONLY
+    # What a ledger is for is durable: after a restart its entries need not say it again.
+    service = await yard.crash()
+    assert not service.writable
+    assert (await append(service, run_of(7, 8, 9), facts=None)).status is Status.OK
+    assert (await append(service, run_of(8, 4, 5), facts=None)).status is Status.READ_ONLY
+    assert await read_all(service, 7, 0, 9) == list(range(10))
+
+
+async def test_below_the_last_reserve_entries_of_logs_are_refused_and_all_hear_of_it() -> None:
+    yard = Stable(settings=BookieSettings(reserve_bytes=10_000, synced_mark_ms=60_000))
+    full = FullDisk(yard, 1_000_000)
+    service = await yard.start()
+    log = facts_for(7, b"log")
+    assert (await append(service, run_of(7, 0, 3), facts=log)).status is Status.OK
+    full.free_bytes = 10_010
+    assert (await append(service, run_of(7, 4, 7), facts=None)).status is Status.READ_ONLY
+    await writable(yard)
+    [registered] = (await Bookies(yard.tree.session()).available()).values()
+    assert (registered.writable, registered.exhausted) == (False, True)
+    full.free_bytes = 30_000
+    assert (await append(service, run_of(7, 4, 7), facts=None)).status is Status.OK
+    await writable(yard)
+    [registered] = (await Bookies(yard.tree.session()).available()).values()
+    assert (registered.writable, registered.exhausted) == (False, False)
+    assert await read_all(service, 7, 0, 7) == list(range(8))
 
 
 def while_it_writes(yard: Stable, meanwhile: Any) -> None:

@@ -112,7 +112,7 @@ def test_zookeeper_starts_after_a_killed_server_has_released_its_folder(
 
 def test_a_node_that_ended_before_the_machine_restarted_is_not_running(tmp_path: Path) -> None:
     """Its number may be another process's by now; the machine's clock began anew."""
-    with StatusFile(tmp_path, "", NodeSettings().supervisor) as status:
+    with StatusFile(tmp_path, NodeSettings()) as status:
         status.write({"node": MemberState("serving")})
         assert read_status(tmp_path).pid == os.getpid()
         ahead_s = (tmp_path / FILE).stat().st_mtime + 1_000_000

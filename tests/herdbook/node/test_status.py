@@ -6,7 +6,7 @@ import os
 from pathlib import Path
 
 from herdbook.node.serving import Watch
-from herdbook.node.settings import SupervisorTable
+from herdbook.node.settings import NodeSettings
 from herdbook.node.status import FILE, StatusFile, read_status
 from herdbook.node.supervisor import MemberState
 
@@ -19,7 +19,7 @@ def full(line: str) -> None:
 async def test_a_node_whose_own_loop_stands_still_is_silent_until_it_turns_again(
     tmp_path: Path,
 ) -> None:
-    with StatusFile(tmp_path, "", SupervisorTable()) as status:
+    with StatusFile(tmp_path, NodeSettings()) as status:
         status.write({"node": MemberState("serving")})
         assert read_status(tmp_path).members["node"].state == "serving"
         # Its last sign of life was when the machine started.
@@ -34,7 +34,7 @@ async def test_a_node_whose_own_loop_stands_still_is_silent_until_it_turns_again
 
 
 def test_a_node_goes_on_when_its_file_and_its_output_cannot_be_written(tmp_path: Path) -> None:
-    with StatusFile(tmp_path, "herdbook://zookeeper/x", SupervisorTable()) as status:
+    with StatusFile(tmp_path, NodeSettings(url="herdbook://zookeeper/x")) as status:
         watch = Watch(status, full)
         watch.note({"herd": MemberState("serving", at={"herd": "here"})})
         # Nothing can be written there, as on a full disk.
@@ -50,7 +50,7 @@ def test_a_node_goes_on_when_its_file_and_its_output_cannot_be_written(tmp_path:
 
 def test_a_node_says_for_how_long_it_drains_where_that_has_an_end(tmp_path: Path) -> None:
     said: list[str] = []
-    with StatusFile(tmp_path, "", SupervisorTable()) as status:
+    with StatusFile(tmp_path, NodeSettings()) as status:
         watch = Watch(status, said.append)
         watch.leaving(60_000)
         watch.leaving()
