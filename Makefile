@@ -63,7 +63,7 @@ bench: $(STAMP) ## Measure the ledger beside the raw disk
 
 ## Testing it
 
-test: $(STAMP) java browser ## Run the whole suite, with 200 seeds, a real ZooKeeper and a real browser
+test: $(STAMP) java browser ## Run the whole suite, with 100 seeds, a real ZooKeeper and a real browser
 	@$(BIN)/python -m pytest -q -n $(JOBS) --dist loadscope --no-loadscope-reorder --ignore=tests/tidy $(PYTEST_ARGS)
 
 # ZooKeeper and Spark are Java programs. Where there is none, root on Debian gets it.

@@ -211,14 +211,12 @@ class SystemAppendFile:
         if self._descriptor < 0 or self._failed:
             raise self._refusal()
         written = sum(map(len, parts)) if ahead_bytes else 0
-        try:
+        with naming(self._path):
             if ahead_bytes and self._end + written > self._reached:
                 _write_whole(self._descriptor, [*parts, bytes(ahead_bytes)], self._end)
                 self._reached = self._end + written + ahead_bytes
             else:
                 written = _write_whole(self._descriptor, parts, self._end)
-        except OSError as error:
-            raise _named(error, self._path) from error
         self._last = self._end
         self._end += written
         return written
@@ -235,10 +233,11 @@ class SystemAppendFile:
         if self._descriptor < 0 or self._failed:
             raise self._refusal()
         try:
-            _sync(self._descriptor)
-        except OSError as error:
+            with naming(self._path):
+                _sync(self._descriptor)
+        except OSError:
             self._failed = True
-            raise _named(error, self._path) from error
+            raise
 
     def trim(self) -> None:
         """Cut off zeros that stand ahead, durably. After one failure every later call fails."""
@@ -271,7 +270,10 @@ def naming(path: Path) -> Iterator[None]:
     try:
         yield
     except OSError as error:
-        raise _named(error, path) from error
+        if (named := _named(error, path)) is not error:
+            raise named from error
+        # An error that is its own cause has no first one: whoever looks for that would not end.
+        raise
 
 
 def _named(error: OSError, path: Path) -> OSError:

@@ -29,7 +29,7 @@ FULL: Final = Misfortunes(
     kills=40, cuts=20, pauses=10, lasting=4, fills=4, wipes=4, zookeeper_restarts=2, adds=50_000
 )
 SMALL: Final = Misfortunes(
-    kills=4, cuts=2, pauses=2, lasting=1, fills=1, wipes=1, zookeeper_restarts=1, adds=5_000
+    kills=3, cuts=1, pauses=1, lasting=1, fills=1, wipes=1, zookeeper_restarts=1, adds=5_000
 )
 CHROOT: Final = "/acceptance"
 STALL_S_MAX: Final = 10.0

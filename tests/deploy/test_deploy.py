@@ -32,6 +32,7 @@ def settings_of(text: str, folder: Path) -> NodeSettings:
     for name in re.findall(rf'"({re.escape(str(folder))}/etc/[^"]+)"', text):
         Path(name).parent.mkdir(parents=True, exist_ok=True)
         Path(name).write_text("something, so that it is not empty")
+        Path(name).chmod(0o600)
     file = folder / "node.toml"
     file.write_text(text)
     return read_settings(file)

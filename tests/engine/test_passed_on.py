@@ -42,7 +42,7 @@ async def reached(
         clock=SystemClock(),
         rng=random.Random(1),
         cluster_id=cluster_id,
-        security=security.at_bookies(),
+        security=security,
     )
     try:
         yield store

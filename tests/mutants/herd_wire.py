@@ -108,7 +108,7 @@ HERD_WIRE_MUTANTS: Final = (
         "calls-arrive-without-bounds",
         "a call has at most call_bytes_max bytes",
         _SERVER,
-        "        if held_bytes > limit or full:",
+        "        if arriving.size_bytes > limit or full:",
         "        if full:",
         by_test(_HOSTILE_TESTS, "test_a_call_that_is_too_large_is_refused_and_the_next_one_served"),
     ),

@@ -201,8 +201,8 @@ REPAIR_MUTANTS: Final = (
         "a-writer-stays-on-a-bookie-that-is-to-go",
         "theme 3: writers leave a bookie that is being decommissioned",
         "engine/ledger/writer.py",
-        "available = frozenset(await self._context.bookies.staying())",
-        "available = frozenset(await self._context.bookies.available())",
+        "registered = await self._context.bookies.staying()",
+        "registered = await self._context.bookies.available()",
         by_test(
             "engine/repair/test_decommission.py",
             "test_a_writer_leaves_a_bookie_that_is_to_go_and_is_not_fenced",

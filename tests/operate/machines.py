@@ -24,7 +24,7 @@ from typing import Final
 ROOT: Final = Path(__file__).parents[2]
 NODES: Final = (1, 2, 3)
 COMMAND_S: Final = 310.0
-_POLL_S: Final = 0.1
+_POLL_S: Final = 0.5
 _UNIT: Final = ROOT / "deploy" / "systemd" / "herdbook.service"
 _PROGRAMS: Final = {
     # The unit of this machine is its only one.

@@ -6,7 +6,7 @@ from tests.simulation.blobs import run_blob_seed
 from tests.simulation.pool import committed_seeds, describe, run_many
 
 KIND: Final = "--blobs"
-SEEDS: Final = 5
+SEEDS: Final = 3
 _JOBS: Final = 2
 
 

@@ -5,7 +5,7 @@ from typing import Final
 from tests.simulation.logs import run_log_seed
 from tests.simulation.pool import describe, run_many
 
-SEEDS: Final = 5
+SEEDS: Final = 3
 _JOBS: Final = 2
 
 

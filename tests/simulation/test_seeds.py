@@ -7,7 +7,7 @@ from typing import Final
 
 from tests.simulation.pool import committed_seeds, describe, run_many
 
-SEEDS: Final = 200
+SEEDS: Final = 100
 DETERMINISM_SEEDS: Final = 3
 _JOBS: Final = 2
 

@@ -140,7 +140,7 @@ def a_test_neither_sleeps_nor_is_skipped(source: Source) -> Iterator[str]:
 
     Of a process outside only looking again tells what it has come to.
     """
-    exempt = ("tests/simulation/", "tests/acceptance/", "tests/crash_matrix/")
+    exempt = ("tests/simulation/", "tests/acceptance/", "tests/crash_matrix/", "tests/operate/")
     if not source.is_test or source.name.startswith(exempt):
         return
     for node in ast.walk(source.tree):

@@ -6,7 +6,7 @@ from pathlib import Path
 from engine.ports.system_loop import new_event_loop
 from tests.blobit.oracle.running import Run
 
-OPERATIONS = 10_000
+OPERATIONS = 6_000
 
 
 def test_random_operations_leave_what_the_dictionary_says_and_nothing_else(

@@ -1,5 +1,6 @@
 """The file system as a disk: the contract, and what only a real one can get wrong."""
 
+import errno
 import gc
 import os
 import threading
@@ -7,9 +8,10 @@ from pathlib import Path
 
 import pytest
 
+from engine.errors import DiskFull
 from engine.ports import system_disk
 from engine.ports.disk import Disk
-from engine.ports.system_disk import SystemDisk
+from engine.ports.system_disk import SystemDisk, naming
 from tests.engine.ports.disk_contract import DiskContract
 
 
@@ -133,3 +135,17 @@ def test_threads_that_read_while_files_come_and_go_see_the_right_bytes(tmp_path:
     for thread in threads:
         thread.join()
     assert wrong == []
+
+
+def test_an_error_that_names_its_file_is_raised_as_it_is() -> None:
+    for error in (DiskFull("full"), FileExistsError(errno.EEXIST, "there is one", "there")):
+        with pytest.raises(OSError) as caught, naming(Path("here")):
+            raise error
+        assert caught.value is error and error.__cause__ is None
+
+
+def test_an_error_without_a_file_names_the_one_that_was_written() -> None:
+    with pytest.raises(DiskFull, match="here"), naming(Path("here")):
+        raise OSError(errno.ENOSPC, "no space")
+    with pytest.raises(OSError, match="'here'"), naming(Path("here")):
+        raise OSError(errno.EIO, "broken")

@@ -21,7 +21,7 @@ from tests.spark.running import RunningCluster
 from tests.spark.streams.killing import copying, grown
 
 FULL = os.environ.get("HERDBOOK_ACCEPTANCE") == "full"
-KILLS, CHANGES = (10, 100_000) if FULL else (3, 4_000)
+KILLS, CHANGES = (10, 100_000) if FULL else (2, 4_000)
 
 
 def committed(book: Book, *statements: str) -> None:
