@@ -13,6 +13,7 @@ import asyncio
 import contextlib
 import shutil
 import tempfile
+import weakref
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -150,6 +151,8 @@ class DuckThreads:
         self._root: duckdb.DuckDBPyConnection | None = None
         self._idle: list[duckdb.DuckDBPyConnection] = []
         self._temporary = ""
+        self._remove_files: weakref.finalize[..., DuckThreads] | None = None
+        """Also called at the end of a program that does not close its store."""
 
     async def run(self, work: Work) -> pa.Table:
         """Run one query; see `QueryRunner.run`."""
@@ -181,9 +184,9 @@ class DuckThreads:
             await asyncio.wait([self._opening])
         if self._root is not None:
             await self._reopen(self._root)
-        if self._temporary:
-            folder, self._temporary = self._temporary, ""
-            await self._workers.run(lambda: shutil.rmtree(folder, ignore_errors=True))
+        if self._remove_files is not None:
+            self._temporary = ""
+            await self._workers.run(self._remove_files)
 
     def _done(self, root: duckdb.DuckDBPyConnection, running: _Running) -> None:
         if running.connection is not None and root is self._root:
@@ -213,7 +216,10 @@ class DuckThreads:
         try:
             if not self._temporary:
                 temporary = self._settings.temporary or None
-                self._temporary = tempfile.mkdtemp(prefix="herd-", dir=temporary)
+                folder = self._temporary = tempfile.mkdtemp(prefix="herd-", dir=temporary)
+                self._remove_files = weakref.finalize(
+                    self, shutil.rmtree, folder, ignore_errors=True
+                )
             return open_duck(self._settings, self._temporary)
         except Exception as error:
             failure = database_error(error)
