@@ -6,7 +6,7 @@ from tests.simulation.brokers import run_broker_seed
 from tests.simulation.pool import committed_seeds, describe, run_many
 
 KIND: Final = "--broker"
-SEEDS: Final = 30
+SEEDS: Final = 20
 _JOBS: Final = 2
 
 

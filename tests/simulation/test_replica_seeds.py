@@ -9,7 +9,7 @@ from tests.simulation.pool import committed_seeds, describe, run_many
 from tests.simulation.replicas import run_replica_seed
 
 KIND: Final = "--replicas"
-SEEDS: Final = 30
+SEEDS: Final = 20
 DETERMINISM_SEEDS: Final = 2
 _JOBS: Final = 2
 
