@@ -266,7 +266,10 @@ async def _of_cluster(
             await _register(client.store, known_as, settings.advertise_http or address)
             make_own(settings.state)
             disk = SystemDisk(settings.state)
-            client.capacity.watch(watched(settings.state, disk, settings.keeping))
+            watching = client.capacity.watching(
+                [watched(settings.state, disk, settings.keeping)], workers
+            )
+            await stack.enter_async_context(watching)
             rows = await open_rocks(settings.state / FOLDER, workers)
             broker = await Broker.open(
                 client,
