@@ -60,7 +60,7 @@ class Pool:
 
     async def run(self, work: Callable[[], R]) -> R:
         """See `Workers`."""
-        await asyncio.sleep(0.01)
+        await elapse(0.01)
         return work()
 
 
