@@ -199,7 +199,7 @@ async def serve_tasks(
         broker = here.broker
         door = await _door(stack, here, security, closed=bool(settings.users))
         if settings.grpc:
-            await _serve_grpc(stack, broker, settings, security, door)
+            await _serve_grpc(stack, here, settings, security, door)
         if is_cluster(found):
             relay = await _relay(stack, here.client.store, security)
         else:
@@ -385,7 +385,7 @@ def _doorkeeper(
 
 async def _serve_grpc(
     stack: AsyncExitStack,
-    broker: "Broker | FolderCalls",
+    here: _Opened,
     settings: TaskServerSettings,
     security: Security,
     door: UserDoor | None,
@@ -395,7 +395,11 @@ async def _serve_grpc(
 
         try:
             server = await GrpcBrokerServer.start(
-                broker, listen=settings.grpc, security=security, door=door
+                here.broker,
+                listen=settings.grpc,
+                security=security,
+                door=door,
+                lack=lambda: here.client.capacity.lack,
             )
         except OSError as error:
             raise InvalidRequest(f"cannot listen at {settings.grpc}: {error}") from error

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 from grpc import StatusCode, aio
-from grpc_health.v1 import health_pb2
+from grpc_health.v1 import health_pb2, health_pb2_grpc
 from grpc_reflection.v1alpha import reflection_pb2
 
 from engine.errors import AccessRefused, BookieUnavailable, InvalidRequest
@@ -170,6 +170,28 @@ REFLECT = "/grpc.reflection.v1alpha.ServerReflection/ServerReflectionInfo"
 def asked_for_health() -> bytes:
     request = health_pb2.HealthCheckRequest(service="herdbook.v1.Bookie")
     return bytes(request.SerializeToString())
+
+
+async def test_a_full_disk_ends_the_health_of_writes_and_not_that_of_the_service() -> None:
+    lacks = ["the disk is full"]
+    server = await GrpcServer.start({}, listen="localhost:0", lack=lambda: "".join(lacks))
+    async with aio.insecure_channel(f"localhost:{server.port}") as channel:
+        health = health_pb2_grpc.HealthStub(channel)
+        response = health_pb2.HealthCheckResponse
+        for name, expected in (
+            ("herdbook.v1.Bookie", response.SERVING),
+            ("", response.SERVING),
+            ("writes", response.NOT_SERVING),
+        ):
+            said = await health.Check(health_pb2.HealthCheckRequest(service=name))
+            assert said.status == expected
+        watched = health.Watch(health_pb2.HealthCheckRequest(service="writes"))
+        assert (await watched.read()).status == response.NOT_SERVING
+        lacks.clear()
+        async with asyncio.timeout(30):
+            assert (await watched.read()).status == response.SERVING
+        watched.cancel()
+    await server.close(0)
 
 
 async def test_a_health_check_is_open_to_everybody_and_nothing_else_is() -> None:
