@@ -28,7 +28,7 @@ from engine.ports.system_signals import ended_by_signals
 from engine.transport.address import is_loopback, parse_host_port
 from herd.errors import Error as StoreError
 from herdbook.access.auditing import configured_audit
-from herdbook.access.opening import users_of
+from herdbook.access.opening import keys_of, users_of
 from herdbook.finding import find, is_cluster
 from herdbook.http.app import Shell, create_app
 from herdbook.http.errors import HttpError
@@ -127,6 +127,7 @@ async def serve_http(
             audit=configured_audit("http") if audit is None else audit,
             metrics=getattr(metrics, "text", None),
             lacking=lacking,
+            keys=keys_of(getattr(book, "path", "")),
         )
         if needs_users(settings):
             first = FirstUser(app, authenticator, settings.listen)
