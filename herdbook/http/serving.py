@@ -135,8 +135,7 @@ async def serve_http(
                 house.chores.begin("first user", first.wait())
         await answer_at(stack, app, listening, *settings.tls, proxies=settings.proxies)
         if started is not None:
-            once = settings.web.once
-            started(Served(address, f"{address}{_LOGIN}{once}" if once else ""))
+            started(_served(address, settings.web.once))
         await ended.wait()
 
 
@@ -161,6 +160,10 @@ async def _opened(
     with process_measured(metrics):
         async with opening as book:
             yield book, metrics
+
+
+def _served(address: str, once: str) -> Served:
+    return Served(address, f"{address}{_LOGIN}{once}" if once else "")
 
 
 def _web(settings: HttpServerSettings, address: str) -> WebSettings:

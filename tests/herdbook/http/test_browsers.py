@@ -274,7 +274,7 @@ def test_who_logged_in_before_a_restart_is_delayed_by_nobody_at_their_address(no
         assert status(stranger, f"stranger-{number}", "wrong") == 401
     assert status(stranger, "elsa", "elsa-moo") == 429
     assert status(browser, "rita", "rita-moo") == 429, "the cookie speaks of one user"
-    for cookie in ("", "hb1.x.y", _other_known(), browser.cookies[KNOWN_COOKIE][:-1] + "A"):
+    for cookie in ("", "hb1.x.y", _other_known(), browser.cookies[KNOWN_COOKIE][:-1]):
         stranger.cookies.set(KNOWN_COOKIE, cookie)
         assert status(stranger, "elsa", "elsa-moo") == 429
     assert status(browser, "elsa", "wrong") == 401, "it lets nobody in"
