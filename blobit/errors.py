@@ -95,10 +95,8 @@ class DiskFull(BlobNotStored):
 
 def not_stored(message: str, cause: BaseException | None) -> BlobNotStored:
     """What is raised, with its cause, where bytes could not be stored."""
-    found, seen = cause, set[int]()
-    while found is not None and not isinstance(found, engine.errors.DiskFull):
-        seen.add(id(found))
-        found = None if id(found.__cause__) in seen else found.__cause__
+    causes = engine.errors.causes(cause)
+    found = next((each for each in causes if isinstance(each, engine.errors.DiskFull)), None)
     error = DiskFull(f"{found}") if found is not None else BlobNotStored(message)
     error.__cause__ = cause
     return error

@@ -295,6 +295,7 @@ class Broker(RollingOut):
             time,
             self._retime,
             wrong,
+            self._lack,
         )
         await term.build()
         if self.replica.term != term.number:
@@ -429,6 +430,9 @@ class Broker(RollingOut):
         """See `Answering`."""
         self._check_open()
         return super().read(look)
+
+    def _lack(self) -> str:
+        return "" if self._capacity is None else self._capacity.lack
 
     def _check_room(self) -> None:
         """Raise `DiskFull` where tasks and code that are added find no room."""

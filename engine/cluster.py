@@ -58,7 +58,6 @@ class Engine(LedgerClient):
         member: FolderMember,
         ports: FolderPorts,
         settings: ClientSettings | None,
-        bookie: BookieSettings,
     ) -> None:
         super().__init__(
             store=FolderStore(member),
@@ -69,7 +68,6 @@ class Engine(LedgerClient):
             metrics=ports.metrics,
         )
         self._member = member
-        self.capacity.watch(watched(member.root, ports.make_disk(member.root), bookie))
         guard(self)
 
     @property
@@ -150,9 +148,11 @@ async def open(
         try:
             child = partial(spawn, root, folder_settings) if process else None
             member = await FolderMember.open(root, ports, folder_settings, child)
-            engine = Engine(member, ports, settings, folder_settings.bookie)
+            engine = Engine(member, ports, settings)
+            disk = watched(root, ports.make_disk(root), folder_settings.bookie)
             try:
-                yield engine
+                async with engine.capacity.watching([disk], workers):
+                    yield engine
             finally:
                 await engine.close()
                 await member.close()

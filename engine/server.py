@@ -297,11 +297,16 @@ class BookieServer:
                 security=self._security,
                 settings=settings.grpc_wire,
                 door=self._door(),
+                lack=self._lack,
             )
         except OSError as error:
             raise InvalidRequest(f"cannot listen at {settings.grpc}: {error}") from error
         reached = join_host_port(self._reached(host), self._grpc.port)
         self.grpc_address = settings.advertise_grpc or reached
+
+    def _lack(self) -> str:
+        roomy = any(service.writable for service in self.services)
+        return "" if roomy else "no bookie here takes new data"
 
     def _door(self) -> ReaderDoor | None:
         """Tokens are signed with the secret: without one there are none."""

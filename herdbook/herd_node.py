@@ -213,6 +213,7 @@ async def _serve_grpc(
                 rng=random.SystemRandom(),
                 security=security,
                 door=door,
+                lack=lambda: client.capacity.lack,
             )
         except OSError as error:
             raise InvalidRequest(f"cannot listen at {listen}: {error}") from error

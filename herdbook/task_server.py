@@ -199,7 +199,7 @@ async def serve_tasks(
         broker = here.broker
         door = await _door(stack, here, security, closed=bool(settings.users))
         if settings.grpc:
-            await _serve_grpc(stack, broker, settings, security, door)
+            await _serve_grpc(stack, here, settings, security, door)
         if is_cluster(found):
             relay = await _relay(stack, here.client.store, security)
         else:
@@ -266,7 +266,10 @@ async def _of_cluster(
             await _register(client.store, known_as, settings.advertise_http or address)
             make_own(settings.state)
             disk = SystemDisk(settings.state)
-            client.capacity.watch(watched(settings.state, disk, settings.keeping))
+            watching = client.capacity.watching(
+                [watched(settings.state, disk, settings.keeping)], workers
+            )
+            await stack.enter_async_context(watching)
             rows = await open_rocks(settings.state / FOLDER, workers)
             broker = await Broker.open(
                 client,
@@ -382,7 +385,7 @@ def _doorkeeper(
 
 async def _serve_grpc(
     stack: AsyncExitStack,
-    broker: "Broker | FolderCalls",
+    here: _Opened,
     settings: TaskServerSettings,
     security: Security,
     door: UserDoor | None,
@@ -392,7 +395,11 @@ async def _serve_grpc(
 
         try:
             server = await GrpcBrokerServer.start(
-                broker, listen=settings.grpc, security=security, door=door
+                here.broker,
+                listen=settings.grpc,
+                security=security,
+                door=door,
+                lack=lambda: here.client.capacity.lack,
             )
         except OSError as error:
             raise InvalidRequest(f"cannot listen at {settings.grpc}: {error}") from error

@@ -6,12 +6,14 @@ Invariants:
   schedule says so.
 - A schedule that this process does not understand (a time zone that the machine does not have, an
   expression of a newer version) stays due. A leader that understands it fires it.
+- A schedule adds no task while new data finds no room. It stays due, and fires as after any other
+  missed times once there is room.
 - In one turn of the event loop only a few fire: the missed times of each are counted there.
 """
 
 import asyncio
 import logging
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Final
 
 from broker.commands import LEVEL, CorrectDue, Fire, Schedule
@@ -28,6 +30,8 @@ NEVER_MS: Final = 2**59
 FIRED_A_TURN: Final = 4
 TROUBLE_MS: Final = 60_000
 """How often a schedule is tried again that failed: its time zone may be installed by now."""
+ROOM_MS: Final = 1_000
+"""How often one that waits for room on a disk is tried again."""
 _logger = logging.getLogger(__name__)
 
 
@@ -43,13 +47,17 @@ def next_due_ms(schedule: Schedule, after_ms: int) -> int:
 class Firing:
     """The schedules of one term."""
 
-    def __init__(self, proposing: Proposing, timers: Timers, events: Events) -> None:
+    def __init__(
+        self, proposing: Proposing, timers: Timers, events: Events, lack: Callable[[], str]
+    ) -> None:
+        """`lack` says why new data finds no room; "" if it does."""
         self.schedules: dict[str, Schedule] = {}
         self.troubles: dict[str, str] = {}
-        """Schedules that are due and that this process cannot evaluate, and why."""
+        """Schedules that are due and that cannot fire here now, and why."""
         self._proposing = proposing
         self._events = events
         self._timers = timers
+        self._lack = lack
         self._loop = asyncio.get_running_loop()
 
     def changed(self, name: str, schedule: Schedule | None) -> None:
@@ -76,6 +84,9 @@ class Firing:
         """Fire one schedule that is due."""
         schedule = self.schedules.get(name)
         if schedule is None or schedule.paused:
+            return
+        if lack := self._lack():
+            self._wait_for_room(name, lack)
             return
         now_ms, due_ms = self._proposing.time.now_ms(), schedule.next_due_ms
         try:
@@ -104,6 +115,13 @@ class Firing:
                 why,
             )
         self._timers.set(Kind.SCHEDULE, name, self._proposing.time.now_ms() + TROUBLE_MS)
+
+    def _wait_for_room(self, name: str, lack: str) -> None:
+        """Leave a schedule due, and try it again soon."""
+        if name not in self.troubles:
+            self._events.tell("schedule_without_room", name=name, why=lack)
+        self.troubles[name] = lack
+        self._timers.set(Kind.SCHEDULE, name, self._proposing.time.now_ms() + ROOM_MS)
 
     def correct_due_times(self, ahead_ms: int = 0) -> None:
         """Correct due times that are too late, if all replicas support the command for it.

@@ -101,11 +101,12 @@ class Term:
         time: BrokerTime | None = None,
         retime: Callable[[], None] = lambda: None,
         wrong: Wrong = unmended,
+        lack: Callable[[], str] = str,
     ) -> None:
         """`time` is the term's time, by default the later one of the log and the clock.
 
         `retime` is called when the wall clock has settled at another time, `wrong` when the memory
-        does not match the rows.
+        does not match the rows. `lack` says why new data finds no room; "" if it does.
         """
         later = _guarded(later, wrong)
         self.number = replica.term
@@ -130,7 +131,7 @@ class Term:
         self.wrong = wrong
         self.proposing = Proposing(replica, self.time, wrong)
         self._measures = measures
-        self._make_duties(clock, later, settings)
+        self._make_duties(clock, later, settings, lack)
         self.ended_lately: dict[tuple[str, str], Task] = {}
         """For each tenant and type, the newest task that finished since the metrics last looked."""
         self.withheld: set[int] = set()
@@ -139,7 +140,9 @@ class Term:
         """Tasks that arrived in this turn of the event loop and are not in their queue yet."""
         self._under_way = self.dispatching.under_way_tasks
 
-    def _make_duties(self, clock: Clock, later: Later, settings: BrokerSettings) -> None:
+    def _make_duties(
+        self, clock: Clock, later: Later, settings: BrokerSettings, lack: Callable[[], str]
+    ) -> None:
         """Make the parts that act on the memory."""
         self.leases = Leases(clock, settings.lease_ms)
         self.dispatching = Dispatching(
@@ -152,7 +155,7 @@ class Term:
             *(self.drawn, self._replica.may_answer, self.wrong),
         )
         self.cluster_limits = ClusterLimits(self.scheduler)
-        self.firing = Firing(self.proposing, self.timers, self.events)
+        self.firing = Firing(self.proposing, self.timers, self.events, lack)
         self.housekeeping = Housekeeping(self, self._replica, settings, self._measures, later)
 
     # The beginning and the end

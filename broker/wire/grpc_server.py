@@ -5,6 +5,8 @@ Invariants:
 - What was asked before `close` is answered, as far as the grace time allows.
 """
 
+from collections.abc import Callable
+
 from broker.wire.channels import Channels
 from broker.wire.forwarding import Forwarder
 from broker.wire.grpc_service import BrokerCalls, ServedCalls
@@ -32,12 +34,14 @@ class GrpcBrokerServer:
         security: Security = NO_SECURITY,
         settings: GrpcSettings | None = None,
         door: Door | None = None,
+        lack: Callable[[], str] | None = None,
     ) -> "GrpcBrokerServer":
         """Listen at `host:port` (port 0: a free one).
 
         `broker` is a broker in this process, or a client of another one. A `door` authenticates
-        users. Raises the engine's `InvalidRequest` for unusable certificates, or for a secret
-        without TLS beyond this machine; `OSError` if it cannot listen.
+        users. `lack` says why new data finds no room, "" if it does. Raises the engine's
+        `InvalidRequest` for unusable certificates, or for a secret without TLS beyond this
+        machine; `OSError` if it cannot listen.
         """
         from broker.wire.grpc_generated import broker_pb2
 
@@ -53,6 +57,7 @@ class GrpcBrokerServer:
             settings=settings,
             door=door,
             logins=True,
+            lack=lack,
         )
         return GrpcBrokerServer(listener, channels, calls)
 

@@ -91,6 +91,10 @@ class Guesses:
         """Whether a user was let in from that address lately."""
         return self._is_welcome(_key(peer, user), self._clock.monotonic())
 
+    def recognize(self, peer: str, user: str) -> None:
+        """A user has shown that they logged in before: what others try there delays them not."""
+        self._welcome_again(_key(peer, user))
+
     def _is_welcome(self, key: _Key, now_s: float) -> bool:
         return now_s - self._welcome.get(key, -_WELCOME_S) < _WELCOME_S
 
@@ -105,6 +109,9 @@ class Guesses:
 
     def _right(self, key: _Key) -> None:
         self._uncount(self._tries.pop(key, None), key)
+        self._welcome_again(key)
+
+    def _welcome_again(self, key: _Key) -> None:
         self._welcome.pop(key, None)
         self._welcome[key] = self._clock.monotonic()
         while len(self._welcome) > _GUESSERS_MAX:

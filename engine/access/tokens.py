@@ -2,9 +2,11 @@
 
     hb1.CLAIMS.SIGNATURE          both in base64url without padding
 
-Two kinds. A *read* token lets its holder read the ledgers of the tablespaces and buckets that it
+Three kinds. A *read* token lets its holder read the ledgers of the tablespaces and buckets that it
 names, from bookies, and do nothing else; a node checks the grants before it signs. A *session*
-token says that a user has proved who they are a short while ago; what they may is asked anew.
+token says that a user has proved who they are a short while ago; what they may is asked anew. A
+*known* token says that a user has logged in from a browser once: it lets nobody in, but others who
+guess at its user's address do not delay the next login.
 
 The key is derived from the cluster's shared secret, so every node can check what any of them has
 signed, and nobody else can sign.
@@ -29,6 +31,7 @@ from engine.expiry import is_over
 
 READ: Final = "read"
 SESSION: Final = "session"
+KNOWN: Final = "known"
 SESSION_MS: Final = 600_000
 """How long a session token is good."""
 TOKEN_CHARACTERS_MAX: Final = 3_000
@@ -40,7 +43,7 @@ _KEY_LABEL: Final = b"herdbook token\0"
 class Claims(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
     """What a token says: `grants` are kinds and names that may be read."""
 
-    use: Literal["read", "session"]
+    use: Literal["read", "session", "known"]
     user: str
     expires_ms: int
     grants: tuple[tuple[Kind, str], ...] = ()

@@ -4,21 +4,30 @@ Invariants:
 - It refuses nothing that makes room: logs, snapshots and checkpoints are written from the reserve
   (`uses_reserve`), and deletions ask nothing here.
 - It goes by the newest registrations that anybody of this client has seen, so nobody waits for it.
-- While there is room disks are asked at most every `_KNOWN_S`, else each time: what is left of a
-  reserve may be gone with the next write. One that does not answer is not called full.
+- Threads look at the disks, every `_LOOK_S` and more often at one that is short of room: one that
+  hangs does not stop the event loop, nor the looks at the others. Who asks reads what the latest
+  look found. What is written in between, and does not fit, the bookies refuse.
+- A disk that does not answer keeps its latest answer; one that answers with an error is not full.
 """
 
-from collections.abc import Callable, Collection, Mapping
+import asyncio
+from collections.abc import AsyncIterator, Callable, Collection, Iterable, Mapping
+from contextlib import asynccontextmanager, suppress
+from functools import partial
 from pathlib import Path
 from typing import Final, NamedTuple, Protocol
 
 from engine.errors import DiskFull
 from engine.limits import MIB
 from engine.metadata.bookies import Registration
-from engine.ports.clock import Clock
 from engine.ports.disk import Disk, Space
+from engine.ports.workers import Workers
 
-_KNOWN_S: Final = 0.2
+_LOOK_S: Final = 0.2
+_LOOK_SHORT_S: Final = 0.02
+"""A log that writes to a disk without room ends its leader's term, and reads with it."""
+_FIRST_LOOK_S: Final = 1.0
+"""So long a start waits for the disks: one that hangs must not keep the others from serving."""
 _START_BYTES: Final = 2 * MIB
 """What opening a folder may write: its metadata anew, a segment, the files of each RocksDB."""
 _REMEDY: Final = "delete data, or make room there; reads and deletions go on"
@@ -38,103 +47,121 @@ class WatchedDisk(NamedTuple):
     exhausted_bytes: int
 
 
+class _Short(NamedTuple):
+    """What a disk lacks: room for new data, and, unless "", even for deletions."""
+
+    lack: str
+    exhausted: str
+
+
 class Capacity:
     """For one client: `check()` before new data is written."""
 
-    def __init__(self, clock: Clock, bookies_min: int) -> None:
-        self._clock = clock
+    def __init__(self, bookies_min: int) -> None:
         self._bookies_min = bookies_min
-        self._disks: dict[str, WatchedDisk] = {}
-        self._full: set[str] = set()
-        self._asked_s = float("-inf")
-        self._of_disks = self._of_disks_exhausted = ""
-        self._of_bookies = self._of_bookies_exhausted = ""
+        self._short: dict[str, _Short] = {}
+        self._of_bookies_exhausted = ""
+        # Hot paths read these: each is an attribute, written when something is learned.
+        self.lack = ""
+        """Why new data finds no room; "" if it does."""
+        self.lack_on_disks = ""
+        """Why a disk of this machine has no room for new data; "" if all have."""
+        self.lack_on_bookies = ""
+        """Why new data finds no room on the bookies; "" if it does."""
+        self.exhausted = ""
+        """Why not even deletions can be stored; "" if they can."""
 
-    def watch(self, disk: WatchedDisk) -> Callable[[], None]:
-        """Count a disk of this machine, too; returns the way to stop."""
-        self._disks[disk.path] = disk
-        self._asked_s = float("-inf")
-        return lambda: self._forget(disk)
+    @asynccontextmanager
+    async def watching(self, disks: Iterable[WatchedDisk], workers: Workers) -> AsyncIterator[None]:
+        """Count these disks of this machine, too, as long as the block lasts.
+
+        Each has been looked at once when the block begins, unless it takes too long to answer.
+        """
+        looking: dict[str, asyncio.Task[None]] = {}
+        looked: list[asyncio.Event] = []
+        for disk in disks:
+            looked.append(asyncio.Event())
+            looks = self._keep_looking(disk, workers, looked[-1])
+            looking[disk.path] = asyncio.create_task(looks)
+        try:
+            with suppress(TimeoutError):
+                async with asyncio.timeout(_FIRST_LOOK_S):
+                    for each in looked:
+                        await each.wait()
+            yield
+        finally:
+            for task in looking.values():
+                task.cancel()
+            await asyncio.gather(*looking.values(), return_exceptions=True)
+            for path in looking:
+                self._short.pop(path, None)
+            self._tell()
+
+    def look(self, disk: WatchedDisk) -> None:
+        """Look at a disk in this thread, which waits for it: for a process that does just that."""
+        self._note_space(disk, _space(disk))
 
     def note(self, registered: Mapping[str, Registration], leaving: Collection[str] = ()) -> None:
         """The registrations are these now."""
         staying = [found for name, found in registered.items() if name not in leaving]
         full = [found for found in staying if not found.writable]
         exhausted = [found for found in full if found.exhausted]
-        self._of_bookies = self._of_bookies_exhausted = ""
+        self.lack_on_bookies = self._of_bookies_exhausted = ""
         if full and len(staying) - len(full) < self._bookies_min:
-            self._of_bookies = _told_of(full, len(staying), _REMEDY)
+            self.lack_on_bookies = _told_of(full, len(staying), _REMEDY)
         if exhausted and len(staying) - len(exhausted) < self._bookies_min:
             self._of_bookies_exhausted = _told_of(exhausted, len(staying), _EXHAUSTED)
-
-    @property
-    def lack(self) -> str:
-        """Why new data finds no room; "" if it does."""
-        return self.lack_on_disks or self._of_bookies
-
-    @property
-    def lack_on_disks(self) -> str:
-        """Why a disk of this machine has no room for new data; "" if all have."""
-        if self._disks:
-            self._ask()
-        return self._of_disks
-
-    @property
-    def lack_on_bookies(self) -> str:
-        """Why new data finds no room on the bookies; "" if it does."""
-        return self._of_bookies
+        self._tell()
 
     def check_disks(self) -> None:
         """Raise `DiskFull` if a disk of this machine has no room for new data."""
-        if lack := self.lack_on_disks:
-            raise DiskFull(lack)
-
-    @property
-    def exhausted(self) -> str:
-        """Why not even deletions can be stored; "" if they can."""
-        if self._disks:
-            self._ask()
-        return self._of_disks_exhausted or self._of_bookies_exhausted
+        if self.lack_on_disks:
+            raise DiskFull(self.lack_on_disks)
 
     def check(self) -> None:
         """Raise `DiskFull` if new data finds no room."""
-        if lack := self.lack:
-            raise DiskFull(lack)
+        if self.lack:
+            raise DiskFull(self.lack)
 
     def check_log(self) -> None:
         """Raise `DiskFull` if a log finds no room for another entry, whatever it says."""
-        if exhausted := self.exhausted:
-            raise DiskFull(exhausted)
+        if self.exhausted:
+            raise DiskFull(self.exhausted)
 
-    def _forget(self, disk: WatchedDisk) -> None:
-        if self._disks.get(disk.path) is disk:
-            del self._disks[disk.path]
-            self._full.discard(disk.path)
-            self._of_disks = self._of_disks_exhausted = ""
-            self._asked_s = float("-inf")
+    async def _keep_looking(
+        self, disk: WatchedDisk, workers: Workers, looked: asyncio.Event
+    ) -> None:
+        while True:
+            self._note_space(disk, await workers.run(partial(_space, disk)))
+            looked.set()
+            await asyncio.sleep(_LOOK_SHORT_S if disk.path in self._short else _LOOK_S)
 
-    def _ask(self) -> None:
-        now_s = self._clock.monotonic()
-        roomy = not self._full and not self._of_bookies
-        if roomy and now_s - self._asked_s < _KNOWN_S:
-            return
-        self._asked_s = now_s
-        self._of_disks = self._of_disks_exhausted = ""
-        for disk in self._disks.values():
-            try:
-                space = disk.space()
-            except OSError:
-                continue
-            kept_bytes = disk.kept_bytes(space.total_bytes, disk.path in self._full)
-            if space.free_bytes >= kept_bytes:
-                self._full.discard(disk.path)
-                continue
-            self._full.add(disk.path)
+    def _note_space(self, disk: WatchedDisk, space: Space | None) -> None:
+        full = disk.path in self._short
+        if space is None or space.free_bytes >= disk.kept_bytes(space.total_bytes, full):
+            self._short.pop(disk.path, None)
+        elif space.free_bytes >= disk.exhausted_bytes:
             kept_bytes = disk.kept_bytes(space.total_bytes, False)
-            self._of_disks = _told(disk.path, space.free_bytes, kept_bytes)
-            if space.free_bytes < disk.exhausted_bytes:
-                free = f"the disk of {disk.path} has {space.free_bytes:,} bytes free"
-                self._of_disks = self._of_disks_exhausted = f"{free}: {_EXHAUSTED}"
+            self._short[disk.path] = _Short(_told(disk.path, space.free_bytes, kept_bytes), "")
+        else:
+            free = f"the disk of {disk.path} has {space.free_bytes:,} bytes free"
+            self._short[disk.path] = _Short(*[f"{free}: {_EXHAUSTED}"] * 2)
+        self._tell()
+
+    def _tell(self) -> None:
+        short = self._short.values()
+        exhausted = next((found.exhausted for found in short if found.exhausted), "")
+        self.lack_on_disks = exhausted or next((found.lack for found in short), "")
+        self.lack = self.lack_on_disks or self.lack_on_bookies
+        self.exhausted = exhausted or self._of_bookies_exhausted
+
+
+def _space(disk: WatchedDisk) -> Space | None:
+    """How full a disk is; None where it answers with an error, which is not to be full."""
+    try:
+        return disk.space()
+    except OSError:
+        return None
 
 
 class Keeping(Protocol):

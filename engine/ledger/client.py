@@ -78,7 +78,7 @@ class LedgerClient:
         self._measures = ClientMeasures(metrics)
         self._troubles = Troubles()
         self._writers: weakref.WeakSet[LedgerWriter] = weakref.WeakSet()
-        self.capacity = Capacity(clock, self.settings.ack_quorum)
+        self.capacity = Capacity(self.settings.ack_quorum)
         """Whether new data finds room: to be asked before something is begun that writes some."""
         self._placement = Placement(
             self._bookies,

@@ -54,7 +54,7 @@ class Placement:
         self._clock = clock
         self._quarantine_s = quarantine_ms / 1000
         self._local_host = local_host
-        self.capacity = capacity if capacity is not None else Capacity(clock, 1)
+        self.capacity = capacity if capacity is not None else Capacity(1)
         """What is known of room for new data; it hears of all registrations that are seen here."""
         self._failed: dict[str, tuple[int, float]] = {}
         self._boots: dict[str, int] = {}

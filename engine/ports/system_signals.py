@@ -5,12 +5,20 @@ import asyncio
 import signal
 from collections.abc import Callable
 
+from engine.ports.hangup import early
 from engine.ports.renewing import renew_all
 
 
 def renewed_by_signal(renew: Callable[[], None] = renew_all) -> None:
-    """From now on SIGHUP lets this process, or whom `renew` tells, read files again."""
-    asyncio.get_running_loop().add_signal_handler(signal.SIGHUP, renew)
+    """From now on SIGHUP lets this process, or whom `renew` tells, read files again.
+
+    So does one that came before, if `hear_early` was called.
+    """
+    loop = asyncio.get_running_loop()
+    loop.add_signal_handler(signal.SIGHUP, renew)
+    if early:
+        early.clear()
+        loop.call_soon(renew)
 
 
 def ended_by_signals() -> asyncio.Event:

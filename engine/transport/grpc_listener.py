@@ -3,11 +3,14 @@
 Invariants:
 - Nothing is served before `open` returns, and nothing new after `close` was called.
 - What was asked before `close` is answered, as far as the grace time allows.
+- Health of the service is whether it answers. Whether it takes new data is health of `WRITES`: a
+  full disk must not take away the reads, too.
 """
 
+import asyncio
 import errno
 from collections.abc import Callable
-from typing import Any
+from typing import Any, Final
 
 from engine.access.door import Door
 from engine.transport.address import join_host_port, parse_host_port
@@ -16,14 +19,19 @@ from engine.transport.grpc_security import gate, server_credentials
 from engine.transport.grpc_settings import GrpcSettings, server_options
 from engine.transport.security import Security
 
+WRITES: Final = "writes"
+"""A name to check the health of: NOT_SERVING while disks are too full for new data."""
+_ROOM_LOOK_S: Final = 0.5
+
 
 class GrpcListener:
     """Serves one service on this event loop. Made by `open`."""
 
-    def __init__(self, server: Any, health: Any, port: int) -> None:
+    def __init__(self, server: Any, health: Any, telling: "asyncio.Task[None]", port: int) -> None:
         self.port = port
         self._server = server
         self._health = health
+        self._telling = telling
         self._closed = False
 
     @staticmethod
@@ -36,12 +44,14 @@ class GrpcListener:
         settings: GrpcSettings,
         door: Door | None = None,
         logins: bool = False,
+        lack: Callable[[], str] | None = None,
     ) -> "GrpcListener":
         """Listen at `host:port` (port 0: a free one) and serve.
 
         `service` is the service's descriptor, of its generated module; `handlers` its generic
         handler. A `door` lets those in who do not know the secret; with `logins` they are users,
         who log in here, too, also where there is no secret, unless a certificate is asked for.
+        `lack` says why new data finds no room, "" if it does.
         Raises `InvalidRequest` for certificates that cannot be used, or a
         secret without TLS beyond this machine; `OSError` where one cannot listen.
         """
@@ -69,8 +79,11 @@ class GrpcListener:
         except RuntimeError as error:
             await server.stop(None)
             raise OSError(errno.EADDRINUSE, f"cannot listen at {address}: {error}") from error
+        lack = lack or str
+        await _tell_of_room(health, lack())
         await server.start()
-        return GrpcListener(server, health, port)
+        telling = asyncio.create_task(_keep_telling(health, lack))
+        return GrpcListener(server, health, telling, port)
 
     async def close(self, grace_ms: int, finish: Callable[[], None] | None = None) -> bool:
         """Take nothing new, answer what was asked, then end all connections.
@@ -81,11 +94,24 @@ class GrpcListener:
         if self._closed:
             return False
         self._closed = True
+        self._telling.cancel()
         await self._health.enter_graceful_shutdown()
         if finish is not None:
             finish()
         await self._server.stop(grace_ms / 1000)
         return True
+
+
+async def _keep_telling(health: Any, lack: Callable[[], str]) -> None:
+    while True:
+        await asyncio.sleep(_ROOM_LOOK_S)
+        await _tell_of_room(health, lack())
+
+
+async def _tell_of_room(health: Any, lack: str) -> None:
+    from grpc_health.v1.health_pb2 import HealthCheckResponse
+
+    await health.set(WRITES, getattr(HealthCheckResponse, "NOT_SERVING" if lack else "SERVING"))
 
 
 async def _add_health_and_reflection(server: Any, name: str) -> Any:

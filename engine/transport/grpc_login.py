@@ -1,7 +1,8 @@
 """Logging in over gRPC, both sides: SCRAM in one short stream, a token for each call after it.
 
 Invariants:
-- Who logs in is a stranger: few do at once, none for long, and nothing large is read.
+- Who logs in is a stranger: few do at once, fewer from one address, none for long, and nothing
+  large is read.
 - An unknown user and a wrong password are refused in the same step, with the same words.
 """
 
@@ -14,7 +15,7 @@ from engine.access.scram import ScramClient, ScramServer
 from engine.access.tokens import SESSION_MS
 from engine.errors import AccessRefused, EngineError, FrameInvalid
 from engine.ports.clock import Clock
-from engine.transport.grpc_security import call_metadata
+from engine.transport.grpc_security import Strangers, call_metadata
 from engine.transport.grpc_settings import GrpcSettings
 from engine.transport.security import Security
 
@@ -39,17 +40,22 @@ class _Logins:
 
         self._wire: Any = access_pb2
         self._door = door
-        self._calls_max = calls_max
-        self._running = 0
+        self._strangers = Strangers(calls_max)
 
     async def login(self, requests: AsyncIterator[bytes], context: Any) -> AsyncIterator[bytes]:
-        """One login."""
+        """One login, if not too many log in already."""
         from grpc import StatusCode
 
-        if self._running >= self._calls_max:
-            await context.abort(StatusCode.RESOURCE_EXHAUSTED, "too many log in at once")
+        with self._strangers.running(context.peer()) as room:
+            if not room:
+                await context.abort(StatusCode.RESOURCE_EXHAUSTED, "too many log in at once")
+            async for reply in self._judged(requests, context):
+                yield reply
+
+    async def _judged(self, requests: AsyncIterator[bytes], context: Any) -> AsyncIterator[bytes]:
+        from grpc import StatusCode
+
         scram, user, peer = ScramServer(new_nonce()), "", context.peer()
-        self._running += 1
         try:
             async with asyncio.timeout(_LOGIN_S):
                 user = scram.begin(await self._next(requests))
@@ -69,8 +75,6 @@ class _Logins:
             text = str(error)
         except EngineError as error:
             code, text = StatusCode.UNAVAILABLE, str(error)
-        finally:
-            self._running -= 1
         await context.abort(code, text)
 
     async def _next(self, requests: AsyncIterator[bytes]) -> bytes:

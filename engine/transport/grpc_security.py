@@ -8,6 +8,7 @@ Invariants:
 - A secret never leaves the machine in the clear, and no server asks for one there.
 - A call without the right secret is refused before anything of it but its headers is read; only a
   health check is answered, and such checks are few at once and end soon, whatever their callers do.
+- One address has a quarter of the calls of strangers: it keeps no other one from logging in.
 - Secrets are compared in constant time.
 - Before a call is answered it is known who makes it (`CALLER`). Nobody is, whom no gate has seen.
 """
@@ -15,13 +16,17 @@ Invariants:
 import asyncio
 import hmac
 import ssl
-from collections.abc import Awaitable, Callable
+from collections import Counter
+from collections.abc import Awaitable, Callable, Iterator
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, Final
 
+from engine.access.audit import host_of
 from engine.access.door import BY_ANYBODY, BY_SECRET, CALLER, Caller, Door
 from engine.errors import AccessRefused, EngineError, InvalidRequest
-from engine.transport.address import is_loopback, parse_host_port
+from engine.transport.address import is_loopback, network_of, parse_host_port
 from engine.transport.grpc_settings import GrpcSettings
+from engine.transport.listening import share_of
 from engine.transport.security import Pem, Security
 
 if TYPE_CHECKING:
@@ -187,12 +192,36 @@ _NOT_KNOWN: Final = (
 )
 
 
-class OpenCalls:
-    """Calls of strangers: at most `calls_max` run at once, and none for long."""
+class Strangers:
+    """How many calls of strangers run: at most `calls_max`, of one address its share of them."""
 
     def __init__(self, calls_max: int) -> None:
         self._calls_max = calls_max
-        self._running = 0
+        self._of_address_max = share_of(calls_max)
+        self._running: Counter[str] = Counter()
+
+    @contextmanager
+    def running(self, peer: str) -> Iterator[bool]:
+        """A block in which one more runs; False: there is no room for it, and it does not count."""
+        address = network_of(host_of(peer))
+        room = self._running.total() < self._calls_max
+        if not room or self._running[address] >= self._of_address_max:
+            yield False
+            return
+        self._running[address] += 1
+        try:
+            yield True
+        finally:
+            self._running[address] -= 1
+            if not self._running[address]:
+                del self._running[address]
+
+
+class OpenCalls:
+    """Calls of strangers: few run at once, and none for long."""
+
+    def __init__(self, calls_max: int) -> None:
+        self._strangers = Strangers(calls_max)
 
     def handler(self, asked: Any) -> Any:
         """The handler of a call with one request and one answer, behind the bounds."""
@@ -200,21 +229,19 @@ class OpenCalls:
         from grpc import aio
 
         async def answer(_requests: Any, context: Any) -> None:
-            if self._running >= self._calls_max:
-                text = "too many calls without the shared secret run at once"
-                await context.abort(grpc.StatusCode.RESOURCE_EXHAUSTED, text)
-            self._running += 1
-            try:
-                # Who sends headers only would otherwise hold a call for ever.
-                async with asyncio.timeout(_OPEN_CALL_S):
-                    request = await context.read()
-                    if request is not aio.EOF:  # type: ignore[attr-defined, unused-ignore]
-                        await context.write(await asked.unary_unary(request, context))
-            except TimeoutError:
-                text = "the request did not come in time"
-                await context.abort(grpc.StatusCode.DEADLINE_EXCEEDED, text)
-            finally:
-                self._running -= 1
+            with self._strangers.running(context.peer()) as room:
+                if not room:
+                    text = "too many calls without the shared secret run at once"
+                    await context.abort(grpc.StatusCode.RESOURCE_EXHAUSTED, text)
+                try:
+                    # Who sends headers only would otherwise hold a call for ever.
+                    async with asyncio.timeout(_OPEN_CALL_S):
+                        request = await context.read()
+                        if request is not aio.EOF:  # type: ignore[attr-defined, unused-ignore]
+                            await context.write(await asked.unary_unary(request, context))
+                except TimeoutError:
+                    text = "the request did not come in time"
+                    await context.abort(grpc.StatusCode.DEADLINE_EXCEEDED, text)
 
         return grpc.stream_stream_rpc_method_handler(
             answer, asked.request_deserializer, asked.response_serializer

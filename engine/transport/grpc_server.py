@@ -5,7 +5,7 @@ Invariants:
 - What was asked before `close` is answered, as far as the grace time allows.
 """
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 
 from engine.access.door import Door
 from engine.transport.contract import Bookie
@@ -31,11 +31,12 @@ class GrpcServer:
         security: Security = NO_SECURITY,
         settings: GrpcSettings | None = None,
         door: Door | None = None,
+        lack: Callable[[], str] | None = None,
     ) -> "GrpcServer":
         """Listen at `host:port` (port 0: a free one) and serve `bookies`, by their ids.
 
         The mapping is looked into at each request: a bookie is served as long as it stands there.
-        A `door` lets readers in.
+        A `door` lets readers in. `lack` says why none takes new data; "" if one does.
         Raises `InvalidRequest` for certificates that cannot be used, or a secret without TLS
         beyond this machine; `OSError` where one cannot listen.
         """
@@ -50,6 +51,7 @@ class GrpcServer:
             security=security,
             settings=settings,
             door=door,
+            lack=lack,
         )
         return GrpcServer(listener, calls)
 

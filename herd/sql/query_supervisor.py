@@ -75,7 +75,7 @@ class _Supervisor:
 
     def serve(self) -> None:
         """Do what the node says, and look after the processes."""
-        for number in (signal.SIGINT, signal.SIGTERM):
+        for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
             # A terminal tells all its processes; the node ends this one.
             signal.signal(number, signal.SIG_IGN)
         poll = select.poll()

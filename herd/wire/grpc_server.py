@@ -6,6 +6,7 @@ Invariants:
 """
 
 import random
+from collections.abc import Callable
 
 from engine.access.door import Door
 from engine.ports.clock import Clock
@@ -35,12 +36,14 @@ class GrpcSessionServer:
         security: Security = NO_SECURITY,
         settings: GrpcSettings | None = None,
         door: Door | None = None,
+        lack: Callable[[], str] | None = None,
     ) -> "GrpcSessionServer":
         """Listen at `host:port` (port 0: a free one).
 
-        `rng` draws the sessions' secret tokens; a `door` lets users in. Raises `InvalidRequest`, of
-        the engine, for certificates that cannot be used, or a secret without TLS beyond this
-        machine; `OSError` where one cannot listen.
+        `rng` draws the sessions' secret tokens; a `door` lets users in. `lack` says why new data
+        finds no room, "" if it does. Raises the engine's `InvalidRequest` for certificates that
+        cannot be used, or a secret without TLS beyond this machine; `OSError` where one cannot
+        listen.
         """
         from herd.wire.grpc_generated import herd_pb2
 
@@ -53,6 +56,7 @@ class GrpcSessionServer:
             settings=settings or GrpcSettings(calls_max=1_024),
             door=door,
             logins=True,
+            lack=lack,
         )
         return GrpcSessionServer(listener, leases)
 

@@ -7,12 +7,18 @@ Invariants:
   there are no users at its wires: who reaches it is a part of it.
 """
 
+import os
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
-from typing import Any
+from contextlib import asynccontextmanager, suppress
+from pathlib import Path
+from tempfile import NamedTemporaryFile
+from typing import Any, Final
 
 from engine.access.door import UserDoor
 from engine.access.guesses import Guesses
+from engine.access.secret_files import secret_in
+from engine.access.tokens import Keys
+from engine.errors import InvalidRequest
 from engine.ledger.client import LedgerClient
 from engine.ports.clock import Clock
 from engine.transport.security import Security
@@ -22,6 +28,9 @@ from herdbook.access.proving import PasswordThreads
 from herdbook.access.rows import Tablespaces, UserRows
 from herdbook.task_api import read_configured
 
+KEY_FILE: Final = ".browsers.key"
+"""The name of a folder's file with what signs the tokens by which browsers are recognized."""
+
 
 async def users_of(book: Any) -> StoreAuthenticator:
     """Who knows the users of an open book, or of an open cluster.
@@ -29,6 +38,30 @@ async def users_of(book: Any) -> StoreAuthenticator:
     Raises `InvalidRequest` for a configuration that cannot be read.
     """
     return users_in(book.herd, book.ledgers.clock, read_configured().make_security())
+
+
+def keys_of(folder: str) -> Keys:
+    """What signs the tokens by which browsers are recognized: the keys of the cluster's secret.
+
+    Without one, a key that the folder keeps; where it cannot keep one, a key of this process.
+    """
+    security = read_configured().make_security()
+    if security.secret:
+        return security.token_keys
+    key = _kept_key(Path(folder) / KEY_FILE) if folder else own_key()
+    return lambda: (key,)
+
+
+def _kept_key(file: Path) -> bytes:
+    with suppress(OSError, ValueError, InvalidRequest):
+        if not file.exists():
+            with NamedTemporaryFile(dir=file.parent, prefix=".") as made:
+                made.write(own_key().hex().encode())
+                made.flush()
+                with suppress(FileExistsError):
+                    os.link(made.name, file)
+        return bytes.fromhex(secret_in(file).decode())
+    return own_key()
 
 
 def users_in(herd: Tablespaces, clock: Clock, security: Security) -> StoreAuthenticator:

@@ -37,6 +37,7 @@ from broker.http.routes import Told
 from engine.access.audit import NO_AUDIT, Audit
 from engine.access.port import Authenticator
 from engine.access.principal import Principal
+from engine.access.tokens import Keys
 from herdbook.http import (
     buckets,
     cluster,
@@ -91,14 +92,15 @@ def create_app(
     audit: Audit = NO_AUDIT,
     metrics: Callable[[], bytes] | None = None,
     lacking: Callable[[], str] | None = None,
+    keys: Keys | None = None,
 ) -> "Shell":
     """The node's HTTP, as an ASGI application.
 
     `authenticator` None: everybody may do everything. `metrics` gives Prometheus's text, `lacking`
-    what of this node does not serve.
+    what of this node does not serve. `keys` sign what browsers are recognized by.
     """
     settings = settings or WebSettings()
-    gate = Gate(authenticator, settings, house.ledgers.clock, house.ledgers.rng, audit)
+    gate = Gate(authenticator, settings, house.ledgers.clock, house.ledgers.rng, audit, keys=keys)
     door = Door(house, gate)
     places = [
         *health.places_of(house, metrics, door, lacking),

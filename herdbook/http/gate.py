@@ -31,14 +31,15 @@ from engine.access.audit import NO_AUDIT, Audit
 from engine.access.guesses import Guesses
 from engine.access.port import Authenticator
 from engine.access.principal import EVERYBODY, Principal
-from engine.access.scram import NOT_PROVED
-from engine.errors import AccessRefused, TooManyTries
+from engine.access.scram import NOT_PROVED, prepared_name
+from engine.access.tokens import KNOWN, Claims, Keys, sign, verify
+from engine.errors import AccessRefused, InvalidRequest, TooManyTries
 from engine.ports.clock import Clock
 from engine.transport.address import is_loopback
 from herdbook.access.proving import TooManyWait, Turns
 from herdbook.http.errors import HttpError
 from herdbook.http.routes import Need
-from herdbook.http.sessions import COOKIE, Session, Sessions
+from herdbook.http.sessions import COOKIE, KNOWN_COOKIE, Session, Sessions
 from herdbook.http.settings import WebSettings
 from herdbook.http.transfers import Transfers
 
@@ -52,6 +53,8 @@ _BUSY_S: Final = 2
 """In this time as many as may wait have had their turn."""
 _NOTED: Final = "herdbook.noted"
 _PERHAPS: Final = (500, 504)
+KNOWN_MS: Final = 90 * 24 * 3_600_000
+"""How long a browser is recognized after a login."""
 _OUR_SITES: Final = ("same-origin", "none")
 
 
@@ -66,7 +69,8 @@ class Caller:
 class Gate:
     """Decides. `authenticator` None: an open store, in which everybody may do all.
 
-    `guesses` are those at the passwords of its users, where another door counts them, too.
+    `guesses` are those at the passwords of its users, where another door counts them, too. `keys`
+    sign what browsers are known by, after a restart, too, where the keys are the same.
     """
 
     def __init__(
@@ -77,6 +81,7 @@ class Gate:
         rng: Random,
         audit: Audit = NO_AUDIT,
         guesses: Guesses | None = None,
+        keys: Keys | None = None,
     ) -> None:
         self.authenticator = authenticator
         self.settings = settings
@@ -88,6 +93,8 @@ class Gate:
         self._turns_of_known = Turns(_JUDGED_AT_ONCE, _WAITING_MAX, _WAITING_S)
         self._clock = clock
         self._key = rng.randbytes(32)
+        own = (rng.randbytes(32),)
+        self._keys = keys or (lambda: own)
         self._known: OrderedDict[tuple[bytes, int, str], None] = OrderedDict()
         self._hosts = Hosts(settings.names)
         self._answers: OrderedDict[bytes, tuple[asyncio.Future[Principal], float]] = OrderedDict()
@@ -161,12 +168,29 @@ class Gate:
             raise unknown(request)
         return Caller(anybody)
 
-    async def login(self, user: str, password: str, peer: str) -> Principal:
-        """A user by password. Raises `AccessRefused`, and as `caller`."""
+    async def login(self, user: str, password: str, peer: str, shown: str = "") -> Principal:
+        """A user by password. Raises `AccessRefused`, and as `caller`.
+
+        `shown` is the cookie `KNOWN_COOKIE`, which `known_by` made at an earlier login.
+        """
         if self.authenticator is None:
             return EVERYBODY
+        if shown and self._is_known_by(shown, user):
+            self.guesses.recognize(peer, user)
         ask = partial(self.authenticator.password, user, password)
         return await self._judged(user, peer, lambda: self._proved(user, peer, ask))
+
+    def known_by(self, principal: Principal) -> str:
+        """What a browser shows to be recognized: it lets nobody in."""
+        expires_ms = self._clock.wall_ms() + KNOWN_MS
+        return sign(Claims(KNOWN, principal.name, expires_ms), self._keys()[0])
+
+    def _is_known_by(self, shown: str, user: str) -> bool:
+        try:
+            known = verify(shown, self._keys(), KNOWN, self._clock.wall_ms())
+            return known.user == prepared_name(user)
+        except (AccessRefused, InvalidRequest):
+            return False
 
     async def _by_header(self, header: str, peer: str, request: Request) -> Principal:
         if self.authenticator is None:
@@ -175,7 +199,9 @@ class Gate:
         authenticator = self.authenticator
         if scheme.lower() == "basic":
             user, password = _credentials(value)
-            show: Callable[[], Awaitable[Principal]] = partial(self.login, user, password, peer)
+            show: Callable[[], Awaitable[Principal]] = partial(
+                self.login, user, password, peer, request.cookies.get(KNOWN_COOKIE, "")
+            )
         elif scheme.lower() == "bearer" and value.strip():
             # Nobody guesses a token.
             ask = partial(authenticator.token, value.strip())

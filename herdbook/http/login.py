@@ -14,10 +14,10 @@ from broker.http.shapes import Changed
 from engine.access.principal import Principal
 from engine.errors import AccessRefused
 from herdbook.http.errors import HttpError
-from herdbook.http.gate import Gate, peer_of
+from herdbook.http.gate import KNOWN_MS, Gate, peer_of
 from herdbook.http.house import House
 from herdbook.http.routes import KNOWN, PUBLIC, Ask, Route
-from herdbook.http.sessions import COOKIE
+from herdbook.http.sessions import COOKIE, KNOWN_COOKIE
 
 BY_TICKET: Final = Principal("console", admin=True)
 _Text = Annotated[str, Meta(max_length=1_000)]
@@ -61,7 +61,8 @@ async def log_in(house: House, ask: Ask) -> Response:
     """Begin a session."""
     gate, told, peer = gate_of(ask.request), ask.body, peer_of(ask.request)
     try:
-        principal = await gate.login(told.user, told.password, peer)
+        shown = ask.request.cookies.get(KNOWN_COOKIE, "")
+        principal = await gate.login(told.user, told.password, peer, shown)
     except AccessRefused:
         error = HttpError(401, "login_refused", "user or password is wrong")
         # Asked for Basic, a browser would put a question of its own before the page's.
@@ -73,6 +74,7 @@ async def log_in(house: House, ask: Ask) -> Response:
     assert session is not None
     reply = json_reply(_me(principal, session.csrf, session=True))
     set_cookie(reply, cookie, gate)
+    set_cookie(reply, gate.known_by(principal), gate, KNOWN_COOKIE, KNOWN_MS)
     return reply
 
 
@@ -100,12 +102,15 @@ def _me(principal: Principal, csrf: str, *, session: bool) -> Me:
     return Me(principal.name, principal.admin, grants, csrf, session)
 
 
-def set_cookie(reply: Response, cookie: str, gate: Gate) -> None:
-    """Give a browser its session: no script sees it, no other site's page sends it."""
+def set_cookie(
+    reply: Response, cookie: str, gate: Gate, name: str = COOKIE, age_ms: int = 0
+) -> None:
+    """Give a browser its session, or another cookie: no script sees it, no other site's page sends
+    it."""
     reply.set_cookie(
-        COOKIE,
+        name,
         cookie,
-        max_age=gate.settings.session_age_ms // 1000,
+        max_age=(age_ms or gate.settings.session_age_ms) // 1000,
         path="/",
         secure=gate.settings.secure,
         httponly=True,

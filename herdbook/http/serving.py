@@ -28,7 +28,7 @@ from engine.ports.system_signals import ended_by_signals
 from engine.transport.address import is_loopback, parse_host_port
 from herd.errors import Error as StoreError
 from herdbook.access.auditing import configured_audit
-from herdbook.access.opening import users_of
+from herdbook.access.opening import keys_of, users_of
 from herdbook.finding import find, is_cluster
 from herdbook.http.app import Shell, create_app
 from herdbook.http.errors import HttpError
@@ -127,6 +127,7 @@ async def serve_http(
             audit=configured_audit("http") if audit is None else audit,
             metrics=getattr(metrics, "text", None),
             lacking=lacking,
+            keys=keys_of(getattr(book, "path", "")),
         )
         if needs_users(settings):
             first = FirstUser(app, authenticator, settings.listen)
@@ -134,8 +135,7 @@ async def serve_http(
                 house.chores.begin("first user", first.wait())
         await answer_at(stack, app, listening, *settings.tls, proxies=settings.proxies)
         if started is not None:
-            once = settings.web.once
-            started(Served(address, f"{address}{_LOGIN}{once}" if once else ""))
+            started(_served(address, settings.web.once))
         await ended.wait()
 
 
@@ -160,6 +160,10 @@ async def _opened(
     with process_measured(metrics):
         async with opening as book:
             yield book, metrics
+
+
+def _served(address: str, once: str) -> Served:
+    return Served(address, f"{address}{_LOGIN}{once}" if once else "")
 
 
 def _web(settings: HttpServerSettings, address: str) -> WebSettings:

@@ -18,6 +18,7 @@ from engine.ports.clock import Clock
 from herdbook.http.settings import WebSettings
 
 COOKIE: Final = "herdbook_session"
+KNOWN_COOKIE: Final = "herdbook_known"
 _TOKEN_BITS: Final = 256
 
 

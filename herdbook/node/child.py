@@ -25,6 +25,7 @@ from typing import Any, Final
 import msgspec
 
 from engine.errors import EngineError
+from engine.ports.hangup import hear_early
 from engine.ports.renewing import renew_all
 from engine.ports.system_loop import new_event_loop
 from engine.ports.system_signals import ended_by_signals
@@ -157,6 +158,7 @@ def quiet_grpc() -> None:
 
 def main() -> None:
     """The process, from its start to its end."""
+    hear_early()
     channel = socket.socket(fileno=os.dup(0))
     with Path(os.devnull).open("rb") as nothing:
         # Its own children have no part in this.

@@ -9,8 +9,8 @@ Invariants:
 import asyncio
 import logging
 import os
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
-from contextlib import asynccontextmanager
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping
+from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
@@ -23,6 +23,7 @@ from engine.ledger.capacity import Capacity, watched
 from engine.ports.clock import SystemClock
 from engine.ports.metrics import NO_METRICS, Metrics
 from engine.ports.system_disk import SystemDisk, naming
+from engine.ports.system_workers import ThreadWorkers
 from herdbook.finding import Configuration
 from herdbook.node.reading import toml_value
 from herdbook.node.settings import NodeSettings, Role
@@ -35,6 +36,7 @@ if TYPE_CHECKING:
     from herdbook.node.opening import FolderOpening, OpenFolder
 
 Serving = Callable[[str], None]
+_LOOKING_END_S: Final = 0.5
 _logger: Final = logging.getLogger(__name__)
 
 
@@ -189,8 +191,11 @@ async def _herd(service: Service) -> None:
 
     data = settings.folder(Role.HERD)
     make_own(data)
-    async with open_store(settings.url) as client, _measured(table.metrics) as metrics:
-        client.capacity.watch(watched(data, SystemDisk(data), settings.bookie_settings))
+    async with (
+        open_store(settings.url) as client,
+        _watching(client.capacity, [data], settings),
+        _measured(table.metrics) as metrics,
+    ):
         await serve_node(
             data.absolute(),
             client,
@@ -272,8 +277,11 @@ async def _http(service: Service) -> None:
 
     settings = service.settings
     served = http_settings(settings, service.once)
-    disks = disks_of(settings)
-    async with _opened(service) as opened:
+    disks = Capacity(0)
+    async with (
+        _opened(service) as opened,
+        _watching(disks, settings.data_folders, settings),
+    ):
         await serve_http(
             settings.store,
             served,
@@ -284,12 +292,23 @@ async def _http(service: Service) -> None:
         )
 
 
-def disks_of(settings: NodeSettings) -> Capacity:
-    """What tells whether the disks of a node's folders have room for new data."""
-    capacity = Capacity(SystemClock(), 0)
-    for folder in settings.data_folders:
-        capacity.watch(watched(folder, SystemDisk(folder), settings.bookie_settings))
-    return capacity
+@asynccontextmanager
+async def _watching(
+    capacity: Capacity, folders: Iterable[Path], settings: NodeSettings
+) -> AsyncIterator[None]:
+    """Count the disks of a node's folders as long as the block lasts.
+
+    Nothing else uses the threads that look at them, so a disk that hangs does not delay the end.
+    """
+    workers = ThreadWorkers(asyncio.get_running_loop())
+    keeping = settings.bookie_settings
+    disks = [watched(folder, SystemDisk(folder), keeping) for folder in folders]
+    try:
+        async with capacity.watching(disks, workers):
+            yield
+    finally:
+        with suppress(TimeoutError):
+            await asyncio.wait_for(workers.close(), _LOOKING_END_S)
 
 
 async def _folder(service: Service) -> None:

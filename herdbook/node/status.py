@@ -124,9 +124,9 @@ def read_status(folder: Path) -> NodeStatus:
 def lack_of_room(status: NodeStatus) -> str:
     """Why the disks of a node's folders have no room for new data now; "" if they have."""
     keeping = BookieSettings().keeping(status.reserve_bytes)
-    capacity = Capacity(SystemClock(), 0)
+    capacity = Capacity(0)
     for name in status.folders:
-        capacity.watch(watched(Path(name), SystemDisk(Path(name)), keeping))
+        capacity.look(watched(Path(name), SystemDisk(Path(name)), keeping))
     return capacity.lack_on_disks
 
 

@@ -5,9 +5,13 @@ Invariants:
   `Thing` alone, so that the same can be asked about what there is not.
 """
 
+import socket
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, Final
+from unittest.mock import patch
 
 import grpc
 import msgspec
@@ -41,6 +45,7 @@ from tests.engine.transport.bookie_contract import KEY, append, runs_of
 from tests.engine.transport.grpc_wiring import GrpcTransport
 
 _CLOCK: Final = SystemClock()
+_FOREIGN_USER: Final = 4_000_000
 _WRONG: Final = b"known to nobody at all"
 
 
@@ -623,6 +628,35 @@ def ask_metadata(fort: Fort, action: str, role: str, of: Thing) -> Reply:
     return fort.run(ask)
 
 
+# Unix sockets
+
+
+def ask_own_socket(fort: Fort, action: str, role: str, of: Thing) -> Reply:
+    """Come to a socket as a process of its user: who is let in hears why their greeting is none."""
+    said = _said_at(fort.sockets()[action])
+    return Reply(not said, said.decode(errors="replace"))
+
+
+def ask_foreign_socket(fort: Fort, action: str, role: str, of: Thing) -> Reply:
+    """Come as another user's process. Neither the system nor the server may let it in."""
+    path = fort.sockets()[action]
+    closed = not (path.lstat().st_mode & 0o077 or path.parent.lstat().st_mode & 0o077)
+    with patch("engine.transport.serving.peer_user", return_value=_FOREIGN_USER):
+        said = _said_at(path)
+    return Reply(closed and not said, said.decode(errors="replace"))
+
+
+def _said_at(path: Path) -> bytes:
+    """What a server says to who sends a frame that is no greeting; nothing if it hangs up."""
+    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as end:
+        end.settimeout(20)
+        end.connect(str(path))
+        with suppress(ConnectionError):
+            end.sendall(bytes(64))
+            return end.recv(4_096)
+    return b""
+
+
 def ask(fort: Fort, door: str, action: str, role: str, of: Thing) -> Reply:
     """Ask at a door."""
     asks: dict[str, Callable[[Fort, str, str, Thing], Reply]] = {
@@ -636,6 +670,8 @@ def ask(fort: Fort, door: str, action: str, role: str, of: Thing) -> Reply:
         "metadata": ask_metadata,
         "sql-http": ask_sql_by_http,
         "sql-frames": ask_sql_by_frames,
+        "socket-own": ask_own_socket,
+        "socket-other": ask_foreign_socket,
     }
     if door in fort.urls:
         return ask_http(fort, door, action, role, of)

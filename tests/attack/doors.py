@@ -28,6 +28,7 @@ from tests.attack.fort import ROLES, Fort
 
 TABLE: Final = Path(__file__).with_name("doors.txt")
 SQL: Final = ("sql-http", "sql-frames")
+SOCKETS: Final = ("socket-own", "socket-other")
 WORDS: Final = ("yes", "no", "hidden", "-")
 Action = tuple[str, str]
 """The name of a door, and what is asked there."""
@@ -58,6 +59,7 @@ def actions(fort: Fort) -> set[Action]:
         *(("herd-frames", kind.__name__) for kind in typing.get_args(messages.Call)),
         *(("bookie-frames", kind) for kind in bookie_kinds(fort)),
         *(("metadata", kind.__name__) for kind in typing.get_args(remote_messages.Call)),
+        *((door, name) for door in SOCKETS for name in fort.sockets()),
         *((door, f"SELECT FROM {name}") for door in SQL for name in system._TABLES),
     }
 

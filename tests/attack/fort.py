@@ -7,10 +7,11 @@ Invariants:
 - Every server is the real one, at a port of its own. Users stand in the store's own rows.
 """
 
+import os
 import random
 import time
 from collections.abc import Awaitable, Callable
-from contextlib import AsyncExitStack
+from contextlib import AsyncExitStack, closing, suppress
 from dataclasses import dataclass
 from http.client import HTTPConnection
 from pathlib import Path
@@ -21,18 +22,24 @@ import msgspec
 
 from broker.commands import Spec
 from broker.http.app import create_app as create_broker_app
+from broker.wire.folder import OWNER as tasks_owner
 from broker.wire.grpc_server import GrpcBrokerServer
 from engine.access.door import ReaderDoor, UserDoor
 from engine.access.guesses import Guesses
 from engine.access.principal import KINDS, Grant, Right
 from engine.access.signing import ReadSigner
 from engine.access.tokens import key_of
+from engine.folder.lock import FolderLock
 from engine.metadata.memory import MemoryTree
 from engine.ports.system_loop import BackgroundLoop, background_loop
+from engine.transport.address import UNIX
 from engine.transport.framed_server import FramedServer
 from engine.transport.grpc_server import GrpcServer
 from engine.transport.listening import listen_tcp
 from engine.transport.security import Security
+from engine.transport.shortcut import Shortcut
+from herd.store import FOLDER
+from herd.wire.folder import OWNER as herd_owner
 from herd.wire.framed_server import SessionServer
 from herd.wire.grpc_server import GrpcSessionServer
 from herd.wire.service import HerdService
@@ -58,6 +65,8 @@ WRONG_TOKEN: Final = "hbt_0011223344556677_nobodys"
 LEDGER: Final = 1
 """The ledger of the tablespace `alma`."""
 _IDLE_S: Final = 1.0
+_ACCEPTS: Final = "00010000"
+"""The flag of a socket in `/proc/net/unix` at which somebody listens."""
 ROLES: Final = ("nobody", "wrong", "none", "reader", "writer", "keeper", "other", "root", "part")
 USERS: Final[dict[str, tuple[str, Right] | None]] = {
     "none": None,
@@ -148,6 +157,8 @@ class Fort:
         self.shelf = Shelf("a")
         self.bookie_server: FramedServer
         self.alma = self.umbra = Thing("")
+        self.folder = folder
+        self._beside_port = ""
         self.run(lambda: self._open(folder))
 
     def run(self, work: Callable[[], Awaitable[T]]) -> T:
@@ -253,11 +264,36 @@ class Fort:
         server.add(self.shelf)
         self.bookie_server = server
         await self._listen("bookie", server)
+        await self._serve_beside_port()
         grpc = await GrpcServer.start(
             {"a": self.shelf}, listen="127.0.0.1:0", security=SECURITY, door=door
         )
         self._stack.push_async_callback(grpc.close, 0)
         self.grpc["bookie"] = f"127.0.0.1:{grpc.port}"
+
+    async def _serve_beside_port(self) -> None:
+        """What a bookie without security has beside a port of the loopback."""
+        server = FramedServer(cluster_id="c")
+        self._stack.push_async_callback(server.close)
+        shortcut = await Shortcut.open("tcp:127.0.0.1:7", server.accept)
+        assert shortcut is not None
+        self._stack.callback(shortcut.close)
+        self._beside_port = shortcut.address
+
+    def sockets(self) -> dict[str, Path]:
+        """The Unix sockets that this process listens at, as the system knows them, by what is
+        served there."""
+        named = {self._beside_port.removeprefix(UNIX): "beside a port"}
+        for name, lock in (
+            ("bookies", "."),
+            ("tablespaces", f"{FOLDER}/{herd_owner}"),
+            ("tasks", tasks_owner),
+        ):
+            with closing(FolderLock.of(self.folder / lock)) as held:
+                owner = held.read()
+            if owner is not None:
+                named[owner.address.removeprefix(UNIX)] = name
+        return {named.get(str(path), str(path)): path for path in _listened_at()}
 
     async def _listen(self, name: str, server: Any) -> None:
         listener = await listen_tcp(
@@ -296,3 +332,17 @@ class Fort:
         await calls.cancel([ended])
         transaction = await calls.begin(f"clerk-{waiting}-of-{name}")
         return Thing(name, ended, waiting, transaction)
+
+
+def _listened_at() -> list[Path]:
+    """The paths of the Unix sockets that this process accepts connections at."""
+    own = set()
+    for each in Path("/proc/self/fd").iterdir():
+        with suppress(OSError):
+            own.add(os.readlink(each).removeprefix("socket:[").removesuffix("]"))
+    found = []
+    for line in Path("/proc/net/unix").read_text(encoding="utf-8").splitlines()[1:]:
+        words = line.split(maxsplit=7)
+        if len(words) == 8 and words[3] == _ACCEPTS and words[6] in own:
+            found.append(Path(words[7]))
+    return found

@@ -34,8 +34,16 @@ class Room:
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.free_bytes = ROOMY_BYTES
         monkeypatch.setattr(SystemDisk, "space", lambda _: Space(1_000 * MIB, self.free_bytes))
-        # Nothing that was known before it changed counts.
-        monkeypatch.setattr("engine.ledger.capacity._KNOWN_S", 0.0)
+        monkeypatch.setattr("engine.ledger.capacity._LOOK_S", 0.01)
+
+    async def becomes(self, free_bytes: int, book: AsyncBook) -> None:
+        """So many bytes are free from now on, and the store has seen it."""
+        self.free_bytes = free_bytes
+        capacity = book.ledgers.capacity
+        short = free_bytes < RESERVE_BYTES, free_bytes == EXHAUSTED_BYTES
+        async with asyncio.timeout(SOON_S):
+            while (bool(capacity.lack), bool(capacity.exhausted)) != short:  # noqa: ASYNC110
+                await asyncio.sleep(0)
 
 
 @pytest.fixture
@@ -136,7 +144,7 @@ async def test_a_full_disk_refuses_new_data_at_once_and_takes_deletions(
         await fill(book)
         writer = await book.ledgers.create_ledger()
         await writer.append(b"before")
-        room.free_bytes = FULL_BYTES
+        await room.becomes(FULL_BYTES, book)
         await refuses_new_data(book, "94,371,840 bytes free")
         await reads(book)
         sql, calls = await book.herd.session(), await book.broker.calls()
@@ -166,7 +174,7 @@ async def test_where_not_even_the_reserve_is_left_reads_go_on_and_nothing_needs_
 ) -> None:
     async with opened(tmp_path / "data") as book:
         await fill(book)
-        room.free_bytes = EXHAUSTED_BYTES
+        await room.becomes(EXHAUSTED_BYTES, book)
         await refuses_new_data(book, "1,048,576 bytes free")
         sql, calls = await book.herd.session(), await book.broker.calls()
         bucket = await book.blobs.bucket("milk")

@@ -170,6 +170,17 @@ BROKER_LEADING_MUTANTS: Final[tuple[Mutant, ...]] = (
         by_test(_TERMS, "test_what_a_schedule_missed_is_made_up_for_once_or_not_at_all"),
     ),
     Mutant(
+        "schedules-fill-a-full-disk",
+        "a schedule adds no task while new data finds no room",
+        "broker/leading/firing.py",
+        "if lack := self._lack():",
+        'if lack := "":',
+        by_test(
+            "broker/service/test_schedules.py",
+            "test_a_schedule_waits_for_room_on_a_full_disk_and_fires_once_for_all_missed_times",
+        ),
+    ),
+    Mutant(
         "missed-schedules-beyond-a-turns-share-are-forgotten",
         "every schedule that is due is fired, if not in the same turn",
         "broker/leading/firing.py",

@@ -150,12 +150,17 @@ GRPC_MUTANTS: Final = (
         "strangers-calls-without-number",
         "callers without the secret never take the calls of those who have it",
         _SECURITY,
-        "            if self._running >= self._calls_max:\n",
-        "            if self._running < 0:\n",
-        by_test(
-            _SECURITY_TESTS,
-            "test_strangers_never_take_the_calls_of_those_who_know_the_secret",
-        ),
+        "room = self._running.total() < self._calls_max",
+        "room = True",
+        by_test(_SECURITY_TESTS, "test_one_address_has_a_quarter_of_the_calls_of_strangers"),
+    ),
+    Mutant(
+        "one-address-takes-all-calls-of-strangers",
+        "one address keeps no other one from logging in",
+        _SECURITY,
+        "if not room or self._running[address] >= self._of_address_max:",
+        "if not room:",
+        by_test(_SECURITY_TESTS, "test_one_address_begins_a_quarter_of_the_logins_at_most"),
     ),
     Mutant(
         "strangers-watch-health",

@@ -143,6 +143,28 @@ HTTP_MUTANTS: Final = (
         by_test(_BROWSER_TESTS, "test_a_known_user_waits_for_no_password_of_strangers"),
     ),
     Mutant(
+        "a-restart-forgets-who-was-let-in",
+        "who logged in before a restart is delayed by nobody at their address",
+        _GATE,
+        "if shown and self._is_known_by(shown, user):",
+        "if not shown and self._is_known_by(shown, user):",
+        by_test(
+            _BROWSER_TESTS,
+            "test_who_logged_in_before_a_restart_is_delayed_by_nobody_at_their_address",
+        ),
+    ),
+    Mutant(
+        "a-cookie-speaks-of-everybody",
+        "a browser is recognized as the user who logged in there alone",
+        _GATE,
+        "return known.user == prepared_name(user)",
+        "return bool(known.user)",
+        by_test(
+            _BROWSER_TESTS,
+            "test_who_logged_in_before_a_restart_is_delayed_by_nobody_at_their_address",
+        ),
+    ),
+    Mutant(
         "one-user-has-all-sessions-of-browsers",
         "log-ins of one user end no session of another one",
         _SESSIONS,

@@ -12,6 +12,7 @@ from broker.memory import MemoryBroker
 from broker.reading import TaskFilter
 from broker.service import Broker
 from broker.task import Status
+from engine.metadata.bookies import Registration
 from tests.broker.service.clocks import LoopClock
 from tests.broker.service.yard import opened
 from tests.engine.ledger.scripted import Cluster
@@ -64,6 +65,31 @@ async def test_a_schedule_with_a_missing_time_zone_stays_due_until_a_leader_know
         known = _known(broker)
         assert (known.fired, known.skipped) == (4, 2), "one made up for, then the next one"
         assert {each.trouble for each in await memory.tasks.schedules()} == {""}
+
+
+def test_a_schedule_waits_for_room_on_a_full_disk_and_fires_once_for_all_missed_times() -> None:
+    async def script() -> None:
+        cluster = await Cluster.of(1)
+        async with opened(cluster=cluster) as broker:
+            for name, catch_up in (("nightly", True), ("often", False)):
+                await broker.set_schedule(
+                    Schedule(name, Spec("backup"), cron="* * * * *", catch_up=catch_up)
+                )
+            assert broker._capacity is not None
+            full = Registration("b0", 1, writable=False)
+            broker._capacity.note({"b0": full})
+            await elapse(190)
+            statuses = await broker.schedules()
+            assert len(statuses) == 2 and all("full disks" in each.trouble for each in statuses)
+            assert not (await broker.tasks(TaskFilter())).tasks
+            broker._capacity.note({"b0": Registration("b0", 2)})
+            await elapse(2)
+            assert {each.trouble for each in await broker.schedules()} == {""}
+            nightly, often = _known(broker), _known(broker, "often")
+            assert nightly.fired == 1 and nightly.skipped >= 2
+            assert often.fired == 0 and often.skipped == nightly.skipped + 1
+
+    virtually(script())
 
 
 def test_a_later_leader_that_knows_the_time_zone_fires_what_was_left_due(

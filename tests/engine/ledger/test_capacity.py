@@ -1,6 +1,10 @@
 """Whether new data finds room: by this machine's disks, and by what bookies say of theirs."""
 
+import asyncio
+import threading
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any, TypeVar
 
 import pytest
 
@@ -8,23 +12,14 @@ from engine.bookie.settings import BookieSettings
 from engine.errors import DiskFull, EngineError
 from engine.ledger.capacity import Capacity, require_room, watched
 from engine.metadata.bookies import Registration
-from engine.ports.clock import SystemClock
 from engine.ports.disk import Space
 from engine.ports.system_disk import SystemDisk, no_room
+from engine.ports.system_workers import ThreadWorkers
+from tests.simulation.virtual import elapse, virtually
 
+R = TypeVar("R")
 MIB = 1024 * 1024
 SETTINGS = BookieSettings().keeping(100 * MIB)
-
-
-class ManualClock(SystemClock):
-    """A clock that stands still."""
-
-    def __init__(self) -> None:
-        self.now_s = 0.0
-
-    def monotonic(self) -> float:
-        """What it was set to."""
-        return self.now_s
 
 
 class Disk(SystemDisk):
@@ -44,6 +39,36 @@ class Disk(SystemDisk):
         return Space(1_000 * MIB, self.free_bytes)
 
 
+class HangingDisk(Disk):
+    """A disk that does not answer before it is told to."""
+
+    def __init__(self) -> None:
+        super().__init__(0)
+        self.answers = threading.Event()
+
+    def space(self) -> Space:
+        """What it was told, when it was told."""
+        self.asked += 1
+        self.answers.wait()
+        return Space(1_000 * MIB, self.free_bytes)
+
+
+class Pool:
+    """Threads in virtual time."""
+
+    batcher: Any = None
+
+    async def run(self, work: Callable[[], R]) -> R:
+        """See `Workers`."""
+        await elapse(0.01)
+        return work()
+
+
+def short(capacity: Capacity) -> tuple[bool, bool]:
+    """Whether new data finds no room, and whether not even deletions do."""
+    return bool(capacity.lack), bool(capacity.exhausted)
+
+
 def registered(*states: str) -> dict[str, Registration]:
     """Bookies that are writable, full or exhausted, by their names."""
     return {
@@ -55,42 +80,97 @@ def registered(*states: str) -> dict[str, Registration]:
 
 
 def test_below_the_reserve_of_a_disk_new_data_is_refused_with_its_path_and_the_bytes() -> None:
-    clock, disk = ManualClock(), Disk(100 * MIB)
-    capacity = Capacity(clock, 1)
-    end = capacity.watch(watched(Path("/data"), disk, SETTINGS))
+    disk = Disk(100 * MIB)
+    shown = watched(Path("/data"), disk, SETTINGS)
+    capacity = Capacity(1)
+    capacity.look(shown)
     capacity.check()
     disk.free_bytes = 99 * MIB
-    capacity.check()
-    clock.now_s += 1
+    capacity.look(shown)
     with pytest.raises(DiskFull, match=r"/data has 103,809,024 bytes free.* 104,857,600 are kept"):
         capacity.check()
     capacity.check_log()
-    # From now on it is asked each time.
     disk.free_bytes = 15 * MIB
+    capacity.look(shown)
     with pytest.raises(DiskFull, match="not even deletions can be stored"):
         capacity.check_log()
     # It comes back by itself, and not at the first byte.
     disk.free_bytes = 150 * MIB
+    capacity.look(shown)
     assert "until as many again are free" in capacity.lack
     assert not capacity.exhausted
     disk.free_bytes = 200 * MIB
+    capacity.look(shown)
     assert not capacity.lack
-    disk.free_bytes = 0
-    end()
-    capacity.check()
 
 
-def test_a_disk_is_not_asked_for_each_write_and_one_that_fails_is_not_called_full() -> None:
-    clock, disk = ManualClock(), Disk(900 * MIB)
-    capacity = Capacity(clock, 1)
-    capacity.watch(watched(Path("/data"), disk, SETTINGS))
-    assert not any(capacity.lack for _ in range(100))
-    assert disk.asked == 1
-    clock.now_s += 1
-    disk.free_bytes = 0
-    assert capacity.lack
-    disk.error = OSError("no such disk")
-    assert not capacity.lack
+def test_a_disk_is_looked_at_from_the_start_and_until_the_end_of_the_block() -> None:
+    async def script() -> None:
+        disk, capacity = Disk(15 * MIB), Capacity(1)
+        async with capacity.watching([watched(Path("/data"), disk, SETTINGS)], Pool()):
+            assert short(capacity) == (True, True)
+            disk.free_bytes = 900 * MIB
+            # As long as it is short it is looked at more often.
+            await elapse(0.05)
+            assert short(capacity) == (False, False)
+            disk.free_bytes = 90 * MIB
+            await elapse(0.3)
+            assert short(capacity) == (True, False)
+        assert short(capacity) == (False, False)
+        asked = disk.asked
+        await elapse(10)
+        assert disk.asked == asked
+
+    virtually(script())
+
+
+def test_who_asks_does_not_look_at_the_disk_itself() -> None:
+    async def script() -> None:
+        disk, capacity = Disk(90 * MIB), Capacity(1)
+        async with capacity.watching([watched(Path("/data"), disk, SETTINGS)], Pool()):
+            asked = disk.asked
+            for _ in range(100):
+                assert capacity.lack
+                capacity.check_log()
+                with pytest.raises(DiskFull):
+                    capacity.check()
+            assert disk.asked == asked
+
+    virtually(script())
+
+
+def test_a_disk_that_fails_is_not_called_full() -> None:
+    async def script() -> None:
+        disk, capacity = Disk(0), Capacity(1)
+        async with capacity.watching([watched(Path("/data"), disk, SETTINGS)], Pool()):
+            assert short(capacity) == (True, True)
+            disk.error = OSError("no such disk")
+            await elapse(0.3)
+            assert short(capacity) == (False, False)
+
+    virtually(script())
+
+
+async def test_a_disk_that_hangs_stops_neither_the_loop_nor_looks_at_the_others(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("engine.ledger.capacity._LOOK_S", 0.0)
+    monkeypatch.setattr("engine.ledger.capacity._FIRST_LOOK_S", 0.05)
+    hanging, other, capacity = HangingDisk(), Disk(900 * MIB), Capacity(1)
+    disks = [watched(Path("/hangs"), hanging, SETTINGS), watched(Path("/data"), other, SETTINGS)]
+    workers = ThreadWorkers(asyncio.get_running_loop())
+    try:
+        async with asyncio.timeout(30), capacity.watching(disks, workers):
+            assert hanging.asked == 1
+            assert short(capacity) == (False, False)
+            other.free_bytes = 90 * MIB
+            while not short(capacity)[0]:  # noqa: ASYNC110
+                await asyncio.sleep(0)
+            assert "/data" in capacity.lack
+    finally:
+        hanging.answers.set()
+        await workers.close()
+    assert hanging.asked == 1
 
 
 @pytest.mark.parametrize(
@@ -108,14 +188,14 @@ def test_a_disk_is_not_asked_for_each_write_and_one_that_fails_is_not_called_ful
 def test_new_data_needs_as_many_bookies_with_room_as_acknowledge(
     states: tuple[str, ...], lack: bool, exhausted: bool
 ) -> None:
-    capacity = Capacity(ManualClock(), 2)
+    capacity = Capacity(2)
     capacity.note(registered(*states))
     assert bool(capacity.lack) is lack
     assert bool(capacity.exhausted) is exhausted
 
 
 def test_bookies_that_are_to_go_count_for_nothing() -> None:
-    capacity = Capacity(ManualClock(), 1)
+    capacity = Capacity(1)
     capacity.note(registered("writable", "full"), leaving=["b0"])
     assert "1 of 1 bookies have full disks (b1)" in capacity.lack
 

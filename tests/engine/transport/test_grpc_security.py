@@ -3,20 +3,28 @@
 import asyncio
 import subprocess
 import sys
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
 import pytest
 from grpc import StatusCode, aio
-from grpc_health.v1 import health_pb2
+from grpc_health.v1 import health_pb2, health_pb2_grpc
 from grpc_reflection.v1alpha import reflection_pb2
 
+from engine.access.door import UserDoor
+from engine.access.guesses import Guesses
 from engine.errors import AccessRefused, BookieUnavailable, InvalidRequest
+from engine.ports.clock import SystemClock
 from engine.transport.contract import Bookie, Status
-from engine.transport.grpc_security import SECRET_METADATA, channel_credentials
+from engine.transport.grpc_generated import bookie_pb2
+from engine.transport.grpc_listener import GrpcListener
+from engine.transport.grpc_security import SECRET_METADATA, Strangers, channel_credentials
 from engine.transport.grpc_server import GrpcServer
+from engine.transport.grpc_service import BookieCalls
 from engine.transport.grpc_settings import GrpcSettings
 from engine.transport.security import NO_SECURITY, Security
+from tests.engine.access.known_users import KeptAudit, KnownUsers
 from tests.engine.transport.bookie_contract import BookieContract, Scenario, append, runs_of
 from tests.engine.transport.certificates import Authority
 from tests.engine.transport.grpc_wiring import GrpcTransport, Wired, until, wired
@@ -163,6 +171,7 @@ def test_verification_cannot_be_turned_off() -> None:
 
 
 CHECK = "/grpc.health.v1.Health/Check"
+LOGIN = "/herdbook.access.v1.Access/Login"
 WATCH = "/grpc.health.v1.Health/Watch"
 REFLECT = "/grpc.reflection.v1alpha.ServerReflection/ServerReflectionInfo"
 
@@ -170,6 +179,28 @@ REFLECT = "/grpc.reflection.v1alpha.ServerReflection/ServerReflectionInfo"
 def asked_for_health() -> bytes:
     request = health_pb2.HealthCheckRequest(service="herdbook.v1.Bookie")
     return bytes(request.SerializeToString())
+
+
+async def test_a_full_disk_ends_the_health_of_writes_and_not_that_of_the_service() -> None:
+    lacks = ["the disk is full"]
+    server = await GrpcServer.start({}, listen="localhost:0", lack=lambda: "".join(lacks))
+    async with aio.insecure_channel(f"localhost:{server.port}") as channel:
+        health = health_pb2_grpc.HealthStub(channel)
+        response = health_pb2.HealthCheckResponse
+        for name, expected in (
+            ("herdbook.v1.Bookie", response.SERVING),
+            ("", response.SERVING),
+            ("writes", response.NOT_SERVING),
+        ):
+            said = await health.Check(health_pb2.HealthCheckRequest(service=name))
+            assert said.status == expected
+        watched = health.Watch(health_pb2.HealthCheckRequest(service="writes"))
+        assert (await watched.read()).status == response.NOT_SERVING
+        lacks.clear()
+        async with asyncio.timeout(30):
+            assert (await watched.read()).status == response.SERVING
+        watched.cancel()
+    await server.close(0)
 
 
 async def test_a_health_check_is_open_to_everybody_and_nothing_else_is() -> None:
@@ -201,7 +232,7 @@ async def test_reflection_tells_the_service_to_who_knows_the_secret() -> None:
 
 async def test_strangers_never_take_the_calls_of_those_who_know_the_secret() -> None:
     """They begin checks and never say what they check; others are served all the while."""
-    settings = GrpcSettings(calls_max=64, open_calls_max=3)
+    settings = GrpcSettings(calls_max=64, open_calls_max=12)
     async with wired(settings, server_security=Security(secret=SECRET)) as made:
         strangers = aio.insecure_channel(made.address)
         half: Any = strangers.stream_stream(CHECK, None, None)
@@ -215,6 +246,49 @@ async def test_strangers_never_take_the_calls_of_those_who_know_the_secret() -> 
             call.cancel()
         await asyncio.wait(refused)
         await strangers.close(None)
+
+
+def test_one_address_has_a_quarter_of_the_calls_of_strangers() -> None:
+    strangers = Strangers(8)
+    with ExitStack() as stack:
+
+        def rooms(peer: str, count: int) -> list[bool]:
+            return [stack.enter_context(strangers.running(peer)) for _ in range(count)]
+
+        assert rooms("ipv4:10.0.0.1:7", 2) == [True, True]
+        assert rooms("ipv4:10.0.0.1:8", 1) == [False]
+        assert (
+            rooms("ipv6:%5B2001:db8::1%5D:7", 1) == rooms("ipv6:%5B2001:db8::2%5D:7", 1) == [True]
+        )
+        assert rooms("ipv6:%5B2001:db8::3%5D:7", 1) == [False], "a network is one address"
+        assert [rooms(f"ipv4:10.0.0.{each}:7", 1) for each in range(2, 7)] == [[True]] * 4 + [
+            [False]
+        ]
+    with strangers.running("ipv4:10.0.0.1:9") as room:
+        assert room
+
+
+async def test_one_address_begins_a_quarter_of_the_logins_at_most() -> None:
+    settings, clock = GrpcSettings(open_calls_max=12), SystemClock()
+    listener = await GrpcListener.open(
+        bookie_pb2.DESCRIPTOR.services_by_name["Bookie"],
+        BookieCalls({}, settings).handlers(),
+        listen="localhost:0",
+        security=Security(secret=SECRET),
+        settings=settings,
+        door=UserDoor(KnownUsers(), KeptAudit(), "bookies", Guesses(clock)),
+        logins=True,
+    )
+    async with aio.insecure_channel(f"localhost:{listener.port}") as channel:
+        half: Any = channel.stream_stream(LOGIN, None, None)
+        calls = [half() for _ in range(5)]
+        codes = {asyncio.ensure_future(call.code()) for call in calls}
+        await until(lambda: sum(code.done() for code in codes) == 2)
+        assert {code.result() for code in codes if code.done()} == {StatusCode.RESOURCE_EXHAUSTED}
+        for call in calls:
+            call.cancel()
+        await asyncio.wait(codes)
+    await listener.close(0)
 
 
 async def test_a_check_that_asks_nothing_is_ended_in_time(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -5,7 +5,7 @@ import itertools
 import logging
 import os
 import signal
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from functools import partial
 from pathlib import Path
 from weakref import WeakSet
@@ -48,14 +48,21 @@ def both(tmp_path: Path) -> tuple[Authority, Authority]:
     return authorities_in(tmp_path)
 
 
+async def follows_a_file_of_two_secrets(
+    files: Rotating, serves: Callable[[Security], Awaitable[bool]]
+) -> None:
+    """Both secrets of a server's file are accepted, and the older one until it is taken out."""
+    assert await serves(OF_OLD) and await serves(OF_NEW)
+    files.write_secret(NEW)
+    renew_all()
+    assert await serves(OF_NEW)
+
+
 async def test_frames_accept_both_secrets_of_a_file_and_follow_it(tmp_path: Path) -> None:
     files = Rotating(tmp_path, "node", tls=False)
     files.write_secret(OLD, NEW)
     async with tcp_house(files.security()) as house:
-        assert await served(house, OF_OLD) and await served(house, OF_NEW)
-        files.write_secret(NEW)
-        renew_all()
-        assert await served(house, OF_NEW)
+        await follows_a_file_of_two_secrets(files, partial(served, house))
         assert "does not know this server's shared secret" in await refused(house, OF_OLD)
 
 
@@ -63,10 +70,7 @@ async def test_grpc_accepts_both_secrets_of_a_file_and_follows_it(tmp_path: Path
     files = Rotating(tmp_path, "node", tls=False)
     files.write_secret(OLD, NEW)
     async with wired(server_security=files.security()) as made:
-        assert await serves(made, OF_OLD) and await serves(made, OF_NEW)
-        files.write_secret(NEW)
-        renew_all()
-        assert await serves(made, OF_NEW)
+        await follows_a_file_of_two_secrets(files, partial(serves, made))
         assert "secret" in await refusal(made, OF_OLD)
 
 

@@ -488,6 +488,20 @@ async def test_a_supervisor_that_cannot_start_is_an_error_and_tried_again(
         assert await ask(pool, "SELECT 1") == [(1,)]
 
 
+async def test_a_terminal_that_goes_away_ends_no_query() -> None:
+    async with pool_of("processes") as pool:
+        assert await ask(pool, "SELECT 1") == [(1,)]
+        asking = asyncio.ensure_future(failure(pool, ENDLESS))
+        await until(lambda: bool(children_of(supervisor_of(pool))))
+        supervisor = supervisor_of(pool)
+        for pid in (supervisor, *children_of(supervisor)):
+            os.kill(pid, signal.SIGHUP)
+        assert await ask(pool, "SELECT 1") == [(1,)]
+        assert supervisor_of(pool) == supervisor and not asking.done()
+        asking.cancel()
+        await asyncio.wait([asking])
+
+
 async def test_a_supervisor_that_is_killed_is_made_anew() -> None:
     async with pool_of("processes") as pool:
         assert await ask(pool, "SELECT 1") == [(1,)]

@@ -12,10 +12,12 @@ import pytest
 from starlette.types import ASGIApp
 
 from engine.access.principal import EVERYBODY, Principal
+from engine.access.tokens import KNOWN, Claims, sign
 from engine.errors import AccessRefused
 from engine.ports.clock import SystemClock
+from herdbook.http import create_app
 from herdbook.http.gate import TOKEN_HEADER, Gate
-from herdbook.http.sessions import COOKIE, Sessions
+from herdbook.http.sessions import COOKIE, KNOWN_COOKIE, Sessions
 from herdbook.http.settings import WebSettings
 from tests.herdbook.http.yard import API, Asker, Node, Users, users
 
@@ -253,6 +255,36 @@ def test_a_known_user_waits_for_no_password_of_strangers(node: Node) -> None:
     assert busy.json()["error"]["code"] == "too_many_logins"
     assert int(busy.headers["retry-after"]) > 0
     assert known.judging_max <= 9
+
+
+def test_who_logged_in_before_a_restart_is_delayed_by_nobody_at_their_address(node: Node) -> None:
+    async def started() -> ASGIApp:
+        return create_app(node.house, node.users, keys=lambda: (b"k" * 32,))
+
+    def status(asker: Asker, user: str, password: str) -> int:
+        told = {"user": user, "password": password}
+        return asker("POST", f"{API}/login", json=told).status_code
+
+    browser = Asker(node.loop, node.loop.run(started), peer="10.9.9.9")
+    assert status(browser, "elsa", "elsa-moo") == 200
+    restarted = node.loop.run(started)
+    browser.app = restarted
+    stranger = Asker(node.loop, restarted, peer="10.9.9.9")
+    for number in range(25):
+        assert status(stranger, f"stranger-{number}", "wrong") == 401
+    assert status(stranger, "elsa", "elsa-moo") == 429
+    assert status(browser, "rita", "rita-moo") == 429, "the cookie speaks of one user"
+    for cookie in ("", "hb1.x.y", _other_known(), browser.cookies[KNOWN_COOKIE][:-1]):
+        stranger.cookies.set(KNOWN_COOKIE, cookie)
+        assert status(stranger, "elsa", "elsa-moo") == 429
+    assert status(browser, "elsa", "wrong") == 401, "it lets nobody in"
+    assert status(browser, "elsa", "elsa-moo") == 200
+
+
+def _other_known() -> str:
+    """What another store says of a user of the same name."""
+    expires_ms = SystemClock().wall_ms() + 60_000
+    return sign(Claims(KNOWN, "elsa", expires_ms), b"o" * 32)
 
 
 def test_wrong_tries_of_one_name_keep_no_other_user_of_the_address_out(node: Node) -> None:

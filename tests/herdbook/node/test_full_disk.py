@@ -9,8 +9,11 @@ from contextlib import suppress
 from pathlib import Path
 from unittest import SkipTest
 
+import grpc
 import httpx
 import pytest
+from grpc_health.v1.health_pb2 import HealthCheckRequest, HealthCheckResponse
+from grpc_health.v1.health_pb2_grpc import HealthStub
 
 from herdbook.zookeeper_server import free_port
 from tests.herdbook.node.commands import Running, called, running
@@ -50,6 +53,7 @@ class Node:
         self.data = disk / "data"
         self.errors = disk.parent / "errors"
         self.port = free_port("127.0.0.1")
+        self.grpc = f"127.0.0.1:{free_port('127.0.0.1')}"
         self.http = httpx.Client(base_url=f"http://127.0.0.1:{self.port}", timeout=SOON_S)
 
     def words(self) -> list[str]:
@@ -58,7 +62,7 @@ class Node:
             "reserve_bytes": RESERVE_BYTES,
             "http.listen": f"127.0.0.1:{self.port}",
             "broker.listen": f"127.0.0.1:{free_port('127.0.0.1')}",
-            "broker.grpc": f"127.0.0.1:{free_port('127.0.0.1')}",
+            "broker.grpc": self.grpc,
         }
         sets = [word for key, value in told.items() for word in ("--set", f"{key}={value}")]
         return ["serve", "--data", str(self.data), *sets]
@@ -67,14 +71,20 @@ class Node:
         """The status of a statement."""
         return self.http.post(QUERY, json={"sql": text}).status_code
 
-    def refused(self) -> httpx.Response:
-        """What is said to who puts an object, once the node has looked at its disk."""
+    def refused(self, words: str) -> httpx.Response:
+        """The answer to a put once it has these words: once the node has looked at its disk."""
         began_s = time.monotonic()
         while time.monotonic() - began_s < SOON_S:
             reply = self.http.put(f"{OBJECTS}/c", content=bytes(2_000))
-            if reply.status_code != 201:
+            if words in reply.text:
                 return reply
-        raise AssertionError("objects are stored on a full disk")
+        raise AssertionError(f"puts on a full disk are not refused with {words!r}")
+
+    def serves(self, service: str) -> bool:
+        """What the health service of the broker's gRPC says."""
+        with grpc.insecure_channel(self.grpc) as channel:
+            health, asked = HealthStub(channel), HealthCheckRequest(service=service)
+            return bool(health.Check(asked).status == HealthCheckResponse.SERVING)
 
     def why(self) -> str:
         """Why it is not ready; "" if it is."""
@@ -106,7 +116,7 @@ def test_a_node_on_a_full_disk_reads_and_deletes_and_starts_again(disk: Path) ->
         (disk / "ballast").unlink()
         with running(node.errors, *node.words()) as command:
             command.until("ready")
-            assert node.why() == ""
+            assert node.why() == "" and node.serves("writes")
             assert node.sql("INSERT INTO cows VALUES (4)") == 200
             rows = node.http.post(QUERY, json={"sql": "SELECT id FROM cows ORDER BY id"}).json()
             assert rows["rows"] == [[3], [4]]
@@ -123,9 +133,8 @@ def check_full(disk: Path, node: Node) -> None:
     assert node.http.post("/api/v1/tasks", json={"type": "milk"}).status_code == 201
     assert node.why() == ""
     fill(disk, 8_000_000)
-    refused = node.refused()
+    refused = node.refused(str(node.data))
     assert (refused.status_code, refused.json()["error"]["code"]) == (507, "disk_full")
-    assert str(node.data) in refused.json()["error"]["message"]
     assert refused.json()["error"]["retryable"] is True
     assert node.sql("INSERT INTO cows VALUES (4)") == 507
     assert node.http.post("/api/v1/tasks", json={"type": "milk"}).status_code == 507
@@ -142,11 +151,13 @@ def check_full(disk: Path, node: Node) -> None:
 def check_exhausted(disk: Path, node: Node) -> None:
     """Started with its reserve alone it deletes; without it reads go on."""
     assert str(node.data) in node.why()
+    assert node.serves("herdbook.broker.v1.Broker") and not node.serves("writes")
     assert node.sql("INSERT INTO cows VALUES (4)") == 507
     assert node.sql("DELETE FROM cows WHERE id = 2") == 200
     # The first read closes the ledger that the killed node wrote to, which takes a little room.
     assert node.http.get(f"{OBJECTS}/b").content == b"moo"
     fill(disk, 0)
+    assert node.refused("not even deletions").status_code == 507
     assert node.sql("DELETE FROM cows WHERE id = 3") == 507
     assert node.sql("SELECT id FROM cows WHERE id = 3") == 200
     assert node.http.delete(f"{OBJECTS}/b").status_code == 507
