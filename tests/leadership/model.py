@@ -1,4 +1,76 @@
-"""DOC"""
+"""The specification of leadership, as a model that is explored in full.
+
+    .venv/bin/python -m tests.leadership             the bounds of the suite
+    .venv/bin/python -m tests.leadership --large     larger ones, some minutes
+
+There are the records of processes and the list of the log in the metadata store, and the ledgers on
+the bookies. Each is linearizable; a write of a record or of the list is a compare-and-set.
+
+- A record belongs to one incarnation of a process: a version, its lease, and whether it is ended.
+- The list says who leads: the epoch, the ledger that is written last, the incarnation that leads in
+  this epoch, and whether it has resigned.
+- A ledger takes appends of its own epoch until it is fenced. Closing it by recovery fences it.
+
+Rules, each a field of `Rules`:
+
+1. A process has one lease, for all that it leads. The lease begins before the write was sent that
+   makes the record of its incarnation or renews it (`leases_from_the_sending`). A renewal names the
+   version that the process wrote last. If it conflicts, the incarnation is over, and all that it
+   leads ends (`stops_when_its_record_is_ended`). The process may begin another incarnation, with a
+   record of its own.
+2. An incarnation is named in a list only after its record was made (`makes_its_record_first`). So a
+   record that is missing is one that was ended and then deleted.
+3. Who wants the log reads the list. If this names a leader that has not resigned, it looks at the
+   leader's record, waits from then on for the longer of the lease that the record tells and its own
+   (`waits_for_the_longer_lease`), and ends the record from the version that it saw
+   (`ends_what_it_saw`). Only a record that is ended, by whomever, ends the wait
+   (`waits_for_the_end`). There is nothing to wait for if the list names its own incarnation, and
+   its process does not lead this log.
+4. It raises the epoch by one and names its own incarnation, from exactly the epoch that it read
+   (`raises_from_what_was_read`). A conflict is the end of the attempt. This needs no lease.
+5. It closes the last listed ledger by recovery, which fences it (`fences`), and applies it.
+6. It lists a ledger of its own, if the list still has its epoch (`lists_in_its_epoch`). It leads.
+7. A leader acknowledges an append when its ledger took it. That needs no lease.
+8. A leader answers reads, and grants whatever it grants, only while a lease holds
+   (`answers_under_the_lease`): that of the incarnation which the list names for its epoch, and not
+   that of a later incarnation of its process (`leads_as_the_incarnation_named`).
+9. Who resigns answers nothing from the moment before that is sent (`resigning_ends_the_lease`). The
+   list is marked only if it still has the epoch that was read from it (`resigns_in_its_epoch`).
+10. An operator who removes the log raises the epoch without waiting for anybody, and closes the
+    last ledger. The list keeps the leader that it names (`a_removal_keeps_the_leader`).
+
+Why it holds. Let X answer in epoch x while its lease holds. Somebody raised x to x + 1, and then
+to where the log is now. The first who raised it as a candidate, Z, read a list that names X: a
+removal keeps the name (rule 10). X has not resigned from that epoch, or it does not answer any more
+(rule 9). So Z had seen X's record ended (rules 2 and 3), unless Z is of X's own process, which did
+not lead then. Who ended it had waited since the last renewal for a whole lease, and no renewal
+succeeds after it: X's lease had ended before Z raised the epoch, and it never holds again (rules 1
+and 8). So X does not answer when a later leader begins. What X itself acknowledged is in its
+ledger, which Z closed before it led (rules 5 and 6): nothing acknowledged is lost.
+
+What is explored: all orders of all steps. Every request and every reply stays under way as long as
+it likes, also after its sender has given up, which it may do at any moment (a cancellation, a
+time-out). A process may end at any moment (a crash) and begin another incarnation. Time passes in
+ticks; a lease is `Bounds.leases` ticks long by the slowest clock, a wait by the fastest, so the
+drift between clocks is part of both. Versions of a record are not counted: what an onlooker saw is
+the newest version or it is old, and an old one never becomes the newest again.
+
+What is merged. A reply that is heard later makes no difference where only the next request, or the
+end of the attempt, follows from it: replies are heard at once, but for those to an append. That of
+a renewal tells of a lease that runs already; to hear of it later is to answer later. A process
+hears that its record is ended when it likes. Reading the list is part of sending what follows from
+it, and this stays under way. All who wait for the end of a record are one onlooker, who is always
+there: somebody may want another log of the same leader. Nobody waits for the lease of a process
+that ended, which allows more than the rules do. A record is made at once: nobody looks at it before
+a list names it. The raise compares the epoch alone, which allows more than to compare the list.
+
+What is left out: a request to make or renew a record whose sender gave up. Landing late it only
+makes whoever waits for its end wait longer; so the record of an incarnation is made once, and a
+process that does not know whether it was made begins another incarnation. A log that was removed
+keeps its entries here, so that an answer from before the removal is told from a later one. That
+somebody leads again at last is not checked. That a ledger is several bookies is specified
+elsewhere.
+"""
 
 from collections import deque
 from collections.abc import Callable, Iterator
@@ -40,7 +112,7 @@ class Rules:
 class Bounds:
     """How much is explored: a process for each lease, and how often the whole may do what."""
 
-    leases: tuple[int, ...] = (2, 2)
+    leases: tuple[int, ...] = (1, 1)
     attempts: int = 3
     epochs: int = 3
     appends: int = 2
@@ -150,7 +222,11 @@ class Model:
 
     def steps(self, state: State) -> Iterator[Step]:
         """Every step from a state, with what it is called."""
-        ticked = self._tick(state)
+        for what, after in self._all_steps(state):
+            yield what, self._plain(after)
+
+    def _all_steps(self, state: State) -> Iterator[Step]:
+        ticked = _tick(state)
         if ticked != state:
             yield "time passes", ticked
         for at, process in enumerate(state.processes):
@@ -159,7 +235,8 @@ class Model:
         yield from self._removal(state)
 
     def _steps_of(self, state: State, at: int, process: Process) -> Iterator[Step]:
-        yield "ends and begins anew", _put(state, at, _begun_anew(_given_up(process)))
+        if process.made:
+            yield "ends and begins anew", _put(state, at, _begun_anew(_given_up(process)))
         if process.doing != FOLLOWS:
             yield "gives up", _put(state, at, _given_up(process))
         if process.named:
@@ -177,53 +254,39 @@ class Model:
             landed, _ = self._land(_put(state, at, process._replace(left=rest)), at, call)
             yield f"{_NAMES[call.kind]}, given up before, lands", landed
 
-    def _tick(self, state: State) -> State:
-        """Time passes for all."""
-        processes = []
-        for process in state.processes:
-            changes: dict[str, Any] = {}
-            if process.wait:
-                changes["wait"] = process.wait - 1
-            if process.lease:
-                changes["lease"] = process.lease - 1
-            renewal = process.renewal
-            if renewal is not None and renewal.lease:
-                changes["renewal"] = renewal._replace(lease=renewal.lease - 1)
-            processes.append(self._heard(process._replace(**changes)) if changes else process)
-        return state._replace(processes=tuple(processes))
-
     # The record of an incarnation
 
     def _record(self, state: State, at: int, process: Process) -> Iterator[Step]:
         call = process.renewal
-        if call is None:
-            sent = process._replace(renewal=Call(_RENEWS, lease=process.lease_length))
-            yield "renews" if process.made else "makes a record", _put(state, at, sent)
-        elif not call.done:
-            succeeded = not process.ended
-            seen = _OLD if process.seen and succeeded else process.seen
-            reply = call._replace(done=True, succeeded=succeeded)
-            landed = process._replace(renewal=reply, made=True, seen=seen)
-            yield "renewal lands", _put(state, at, self._heard(landed))
-        elif call.succeeded or not self.rules.stops_when_its_record_is_ended:
-            runs = call.lease if self.rules.leases_from_the_sending else process.lease_length
-            held = process._replace(renewal=None, lease=max(process.lease, runs))
-            yield "hears of its renewal", _put(state, at, held)
-        else:
+        if process.ended and self.rules.stops_when_its_record_is_ended:
             if self.rules.leads_as_the_incarnation_named:
                 process = _given_up(process)
             yield "hears that its record is ended", _put(state, at, _begun_anew(process))
+        elif call is None:
+            sent = process._replace(renewal=Call(_RENEWS, lease=process.lease_length))
+            if process.made:
+                yield "renews", _put(state, at, sent)
+            elif self.rules.makes_its_record_first and self.rules.leases_from_the_sending:
+                made = process._replace(made=True, lease=process.lease_length)
+                yield "makes its record", _put(state, at, made)
+            else:
+                yield "sends its record", _put(state, at, sent)
+        elif not call.done:
+            seen = _OLD if process.seen else _NONE
+            landed = process._replace(renewal=call._replace(done=True), made=True, seen=seen)
+            if self.rules.leases_from_the_sending:
+                landed = self._renewed(landed, call)
+            yield "renewal lands", _put(state, at, landed)
+        else:
+            yield "hears of its renewal", _put(state, at, self._renewed(process, call))
 
-    def _heard(self, process: Process) -> Process:
-        """A process that has heard of a renewal from which it learns nothing."""
-        call = process.renewal
-        if call is None or not call.succeeded or not self.rules.leases_from_the_sending:
-            return process
-        return process._replace(renewal=None) if call.lease <= process.lease else process
+    def _renewed(self, process: Process, call: Call) -> Process:
+        runs = call.lease if self.rules.leases_from_the_sending else process.lease_length
+        return process._replace(renewal=None, lease=max(process.lease, runs))
 
     def _onlooker(self, state: State, at: int, process: Process) -> Iterator[Step]:
         """Somebody else, who wants this log or another one, looks at a record, or ends it."""
-        if process.over:
+        if process.over or self._spent(state):
             return
         if process.seen != _NEWEST:
             others = (*state.processes[:at], *state.processes[at + 1 :])
@@ -238,7 +301,7 @@ class Model:
     # Taking the log over
 
     def _campaigns(self, state: State, at: int, process: Process) -> Iterator[Step]:
-        if state.attempts >= self.bounds.attempts:
+        if self._spent(state):
             return
         if not process.made and self.rules.makes_its_record_first:
             return
@@ -363,40 +426,51 @@ class Model:
     # States that are the same
 
     def canonical(self, state: State) -> State:
-        """The state that stands for all from which the same can follow.
+        """The state that stands for all that differ in the processes' names alone."""
+        named = state.processes
+        ordered = tuple(sorted(named, key=hash))
+        return state if ordered == named else state._replace(processes=ordered)
 
-        Processes have no names, and a request of nobody that can change nothing is gone.
-        """
-        spent = state.attempts >= self.bounds.attempts
-        processes = []
-        for process in state.processes:
-            left = process.left
-            if left:
-                left = tuple(call for call in left if self._matters(state, call))
-            if spent and process.doing == FOLLOWS:
-                # Nobody campaigns any more: what a follower has makes no difference.
-                processes.append(Process(process.lease_length, left=left))
-            else:
-                processes.append(self._plain(process._replace(left=left), spent))
-        processes.sort(key=hash)
-        return state._replace(processes=tuple(processes))
+    def _spent(self, state: State) -> bool:
+        """Whether nobody campaigns any more."""
+        return state.attempts >= self.bounds.attempts or state.epoch >= self.bounds.epochs
 
-    def _plain(self, process: Process, spent: bool) -> Process:
-        changes: dict[str, Any] = {}
-        rules = self.rules
-        if process.seen == _OLD and rules.ends_what_it_saw and rules.waits_for_the_end:
-            changes["seen"] = _NONE
-        if changes.get("seen", process.seen) == _NONE and process.wait:
-            changes["wait"] = 0
-        if spent and process.named:
-            changes["named"] = False
-        return process._replace(**changes) if changes else process
+    def _plain(self, state: State) -> State:
+        """A state without what makes no difference any more."""
+        spent = self._spent(state)
+        plain = tuple([self._plain_process(state, one, spent) for one in state.processes])
+        return state if plain == state.processes else state._replace(processes=plain)
 
-    def _matters(self, state: State, call: Call) -> bool:
-        """Whether a request that was given up can still change anything."""
+    def _plain_process(self, state: State, process: Process, spent: bool) -> Process:
+        call = process.call
+        if call is not None and not self._matters(state, call, spent):
+            if call.kind != RECOVERS or not self._matters_later(state, call):
+                process = _given_up(process)
+        left = process.left
+        if left:
+            left = tuple([each for each in left if self._matters(state, each, spent)])
+        if spent and process.doing == FOLLOWS:
+            # Nobody campaigns any more: what a follower has makes no difference.
+            return Process(process.lease_length, left=left)
+        if left != process.left:
+            process = process._replace(left=left)
+        if spent and (process.named or process.seen):
+            process = process._replace(named=False, seen=_NONE, wait=0)
+        if process.seen == _OLD and self.rules.ends_what_it_saw and self.rules.waits_for_the_end:
+            process = process._replace(seen=_NONE, wait=0)
+        return process
+
+    def _matters_later(self, state: State, call: Call) -> bool:
+        """Whether the listing that follows a recovery can succeed."""
+        return call.epoch == state.epoch or not self.rules.lists_in_its_epoch
+
+    def _matters(self, state: State, call: Call, spent: bool) -> bool:
+        """Whether a request can still change anything for others, or succeed."""
         if call.kind == _RESIGNS:
-            return call.epoch == state.epoch or not self.rules.resigns_in_its_epoch
+            return not spent and (call.epoch == state.epoch or not self.rules.resigns_in_its_epoch)
         if call.kind == RAISES:
+            if state.epoch >= self.bounds.epochs:
+                return False
             return call.epoch == state.epoch or not self.rules.raises_from_what_was_read
         if call.kind == RECOVERS:
             return call.ledger in state.open
@@ -498,7 +572,7 @@ def _begun_anew(process: Process) -> Process:
 
 
 def _ended(process: Process) -> Process:
-    return process._replace(ended=True, seen=_NONE, wait=0)
+    return process._replace(ended=True, seen=_NONE, wait=0, renewal=None)
 
 
 def _unnamed(state: State) -> State:
@@ -507,3 +581,19 @@ def _unnamed(state: State) -> State:
         process._replace(named=False) if process.named else process for process in state.processes
     )
     return state._replace(processes=processes)
+
+
+def _tick(state: State) -> State:
+    """Time passes for all."""
+    processes = []
+    for process in state.processes:
+        changes: dict[str, Any] = {}
+        if process.wait:
+            changes["wait"] = process.wait - 1
+        if process.lease:
+            changes["lease"] = process.lease - 1
+        renewal = process.renewal
+        if renewal is not None and renewal.lease:
+            changes["renewal"] = renewal._replace(lease=renewal.lease - 1)
+        processes.append(process._replace(**changes) if changes else process)
+    return state._replace(processes=tuple(processes))
