@@ -3,55 +3,73 @@
     .venv/bin/python -m tests.leadership             the bounds of the suite
     .venv/bin/python -m tests.leadership --large     larger ones, some minutes
 
-There are two objects in the metadata store, the key and the list, and the ledgers on the bookies.
-Each is linearizable; a write of the key or the list is a compare-and-set.
+There are the records of processes and the list of the log in the metadata store, and the ledgers on
+the bookies. Each is linearizable; a write of a record or of the list is a compare-and-set.
 
-- The key says who is elected: a version, whether it was given back, and the lease of its holder.
-- The list says who leads: the epoch, and the ledger that is written last.
+- A record belongs to one incarnation of a process: a version, its lease, and whether it is ended.
+- The list says who leads: the epoch, the ledger that is written last, the incarnation that leads in
+  this epoch, and whether it has resigned.
 - A ledger takes appends of its own epoch until it is fenced. Closing it by recovery fences it.
 
 Rules, each a field of `Rules`:
 
-1. A candidate looks at the key and waits from then on for the longer of the lease that the key
-   tells and its own (`waits_for_the_longer_lease`); not at all if the key was given back. Then it
-   takes the key from the version that it saw (`takes_what_it_saw`).
-2. A holder's lease begins before its write of the key was sent (`leases_from_the_sending`), with
-   the write that takes the key and with each write that renews it.
-3. A holder whose renewal conflicts has lost the key and stops (`stops_when_the_key_is_lost`).
-4. Who has the key reads the list. The reply counts only if the lease holds when it arrives
-   (`looks_at_the_lease_after_the_read`). A read before the key is won would be safe too, as long as
-   rule 5 holds, but finds an old epoch more often (`reads_when_elected`).
-5. It raises the epoch by one, from exactly the epoch that it read (`raises_from_what_was_read`). A
-   conflict is the end of the attempt.
-6. It closes the last listed ledger by recovery, which fences it (`fences`), and applies it.
-7. It lists a ledger of its own, if the list still has its epoch (`lists_in_its_epoch`). It leads.
-8. A leader acknowledges an append when its ledger took it. That needs no lease.
-9. A leader answers reads, and grants whatever it grants, only while its lease holds
-   (`answers_under_the_lease`).
-10. Who gives the key back, or ends its attempt for another reason, has no lease from the moment
-    before that is sent (`resigning_ends_the_lease`).
+1. A process has one lease, for all that it leads. The lease begins before the write was sent that
+   makes the record of its incarnation or renews it (`leases_from_the_sending`). A renewal names the
+   version that the process wrote last. If it conflicts, the incarnation is over, and all that it
+   leads ends (`stops_when_its_record_is_ended`). The process may begin another incarnation, with a
+   record of its own.
+2. An incarnation is named in a list only after its record was made (`makes_its_record_first`). So a
+   record that is missing is one that was ended and then deleted.
+3. Who wants the log reads the list. If this names a leader that has not resigned, it looks at the
+   leader's record, waits from then on for the longer of the lease that the record tells and its own
+   (`waits_for_the_longer_lease`), and ends the record from the version that it saw
+   (`ends_what_it_saw`). Only a record that is ended, by whomever, ends the wait
+   (`waits_for_the_end`). There is nothing to wait for if the list names its own incarnation, and
+   its process does not lead this log.
+4. It raises the epoch by one and names its own incarnation, from exactly the epoch that it read
+   (`raises_from_what_was_read`). A conflict is the end of the attempt. This needs no lease.
+5. It closes the last listed ledger by recovery, which fences it (`fences`), and applies it.
+6. It lists a ledger of its own, if the list still has its epoch (`lists_in_its_epoch`). It leads.
+7. A leader acknowledges an append when its ledger took it. That needs no lease.
+8. A leader answers reads, and grants whatever it grants, only while a lease holds
+   (`answers_under_the_lease`): that of the incarnation which the list names for its epoch, and not
+   that of a later incarnation of its process (`leads_as_the_incarnation_named`).
+9. Who resigns answers nothing from the moment before that is sent (`resigning_ends_the_lease`). The
+   list is marked only if it still has the epoch that was read from it (`resigns_in_its_epoch`).
+10. An operator who removes the log raises the epoch without waiting for anybody, and closes the
+    last ledger. The list keeps the leader that it names (`a_removal_keeps_the_leader`).
 
-Why it holds. Let X answer in epoch x while its lease holds, and let an append have been
-acknowledged in a later epoch. Somebody, Z, raised x to x + 1. By rule 5 Z had read x, which X began
-after it had won the key; by rule 4 Z's lease ended after this read, so after X had won. Leases of
-two holders never overlap (rules 1 to 3), so Z was elected after X's lease had ended, and raised
-the epoch after that (rule 4). So the append was acknowledged after X's lease had ended, and X does
-not answer any more (rules 9 and 10). What X itself acknowledged is in its ledger, which Z closed
-before it led (rules 6 and 7): nothing acknowledged is lost.
+Why it holds. Let X answer in epoch x while its lease holds. Somebody raised x to x + 1, and then
+to where the log is now. The first who raised it as a candidate, Z, read a list that names X: a
+removal keeps the name (rule 10). X has not resigned from that epoch, or it does not answer any more
+(rule 9). So Z had seen X's record ended (rules 2 and 3), unless Z is of X's own process, which did
+not lead then. Who ended it had waited since the last renewal for a whole lease, and no renewal
+succeeds after it: X's lease had ended before Z raised the epoch, and it never holds again (rules 1
+and 8). So X does not answer when a later leader begins. What X itself acknowledged is in its
+ledger, which Z closed before it led (rules 5 and 6): nothing acknowledged is lost.
 
 What is explored: all orders of all steps. Every request and every reply stays under way as long as
-it likes, also after its sender has given up, which it may do at any moment (a crash, a
-cancellation, a time-out). A node's own delay is that of its next request. Time passes in ticks; a
-lease is `Bounds.leases` ticks long by the slowest clock, a wait by the fastest, so the drift
-between clocks is part of both. Versions of the key are not counted: a reference to a version is
-current or it is old, and an old one never becomes current again.
+it likes, also after its sender has given up, which it may do at any moment (a cancellation, a
+time-out). A process may end at any moment (a crash) and begin another incarnation. Time passes in
+ticks; a lease is `Bounds.leases` ticks long by the slowest clock, a wait by the fastest, so the
+drift between clocks is part of both. Versions of a record are not counted: what an onlooker saw is
+the newest version or it is old, and an old one never becomes the newest again.
 
-What is merged: a reply that is heard later makes no difference where only the next request, or
-the end of the attempt, follows from it, whenever that is. So the replies to raising, recovering
-and listing are heard at once. Those about the key, the read and an append come when they like.
+What is merged. A reply that is heard later makes no difference where only the next request, or the
+end of the attempt, follows from it: replies are heard at once, but for those to an append. That of
+a renewal tells of a lease that runs already; to hear of it later is to answer later. A process
+hears that its record is ended when it likes. Reading the list is part of sending what follows from
+it, and this stays under way. All who wait for the end of a record are one onlooker, who is always
+there: somebody may want another log of the same leader. Nobody waits for the lease of a process
+that ended, which allows more than the rules do. A record is made at once: nobody looks at it before
+a list names it. The raise compares the epoch alone, which allows more than to compare the list.
 
-What is left out: a request to take or renew the key whose sender gave up. Landing late it only
-makes writes of others conflict. That a ledger is several bookies is specified elsewhere.
+What is left out: a request to make or renew a record whose sender gave up. Landing late it only
+makes whoever waits for its end wait longer; so the record of an incarnation is made once, and a
+process that does not know whether it was made begins another incarnation. A log that was removed
+keeps its entries here, so that an answer from before the removal is told from a later one. That
+somebody leads again at last is not checked. That a ledger is several bookies is specified
+elsewhere.
 """
 
 from collections import deque
@@ -69,17 +87,20 @@ Entries = tuple[int, ...]
 class Rules:
     """Which rules hold; the module's docstring says what each is."""
 
-    waits_for_the_longer_lease: bool = True
-    takes_what_it_saw: bool = True
     leases_from_the_sending: bool = True
-    stops_when_the_key_is_lost: bool = True
-    looks_at_the_lease_after_the_read: bool = True
-    reads_when_elected: bool = True
+    stops_when_its_record_is_ended: bool = True
+    makes_its_record_first: bool = True
+    waits_for_the_longer_lease: bool = True
+    ends_what_it_saw: bool = True
+    waits_for_the_end: bool = True
     raises_from_what_was_read: bool = True
     fences: bool = True
     lists_in_its_epoch: bool = True
     answers_under_the_lease: bool = True
+    leads_as_the_incarnation_named: bool = True
     resigning_ends_the_lease: bool = True
+    resigns_in_its_epoch: bool = True
+    a_removal_keeps_the_leader: bool = True
 
     def without(self, *names: str) -> "Rules":
         """The rules but for these."""
@@ -87,68 +108,76 @@ class Rules:
         return replace(self, **dict.fromkeys(names, False))
 
 
-AS_IT_STOOD = Rules().without("looks_at_the_lease_after_the_read", "raises_from_what_was_read")
-"""What was run before: the epoch was read at any time, and raised once more after a conflict."""
-
-
 @dataclass(frozen=True)
 class Bounds:
-    """How much is explored: a node for each lease, and how often the whole may do what."""
+    """How much is explored: a process for each lease, and how often the whole may do what."""
 
-    leases: tuple[int, ...] = (2, 2)
+    leases: tuple[int, ...] = (1, 1)
     attempts: int = 3
     epochs: int = 3
     appends: int = 2
+    removals: int = 0
 
 
-# What a node is doing.
-FOLLOWS, TAKES, READS, RAISES, RECOVERS, LISTS, LEADS = range(7)
-_NAMES = ("follows", "takes", "reads", "raises", "recovers", "lists", "leads")
-_RESIGNS, _APPENDS = 7, 8
+# What a process is doing.
+FOLLOWS, RAISES, RECOVERS, LISTS, LEADS = range(5)
+_RENEWS, _RESIGNS, _APPENDS = 5, 6, 7
+_NAMES = ("follows", "raises", "recovers", "lists", "leads", "renewal", "resignation", "append")
+
+# Which version of a record an onlooker saw.
+_NONE, _NEWEST, _OLD = range(3)
 
 
 class Call(NamedTuple):
     """A request under way, or, once it was `done`, the reply to it.
 
-    `current`: the version of the key that a request names, or a reply tells, is the newest one.
+    `own`: the incarnation that a request names is still its process's own.
     `lease`: how long the lease from the sending of this request still runs.
     """
 
     kind: int
     done: bool = False
     succeeded: bool = False
-    current: bool = False
+    own: bool = False
     lease: int = 0
     epoch: int = 0
     ledger: int = 0
     entries: Entries = ()
 
 
-class Node(NamedTuple):
-    """What one node knows and has under way."""
+class Process(NamedTuple):
+    """What one process knows and has under way, and what the store holds of its incarnation."""
 
     lease_length: int
-    doing: int = FOLLOWS
-    current: bool = False
-    """Whether the version of the key that it saw, or holds, is the newest one. It cannot know."""
+    made: bool = False
+    """Whether the store has the record of its incarnation."""
+    ended: bool = False
+    seen: int = _NONE
+    """Which version of its record somebody else has looked at."""
     wait: int = 0
+    """How long that onlooker still waits."""
+    named: bool = False
+    """Whether the list names its incarnation as leader, which has not resigned."""
     lease: int = 0
+    renewal: Call | None = None
+    doing: int = FOLLOWS
     epoch: int = 0
     applied: Entries = ()
     call: Call | None = None
-    renewal: Call | None = None
     append: Call | None = None
     left: tuple[Call, ...] = ()
     """Requests under way of attempts that it gave up."""
+
+    @property
+    def over(self) -> bool:
+        """Whether nobody finds a record of its incarnation that is not ended."""
+        return self.ended or not self.made
 
 
 class State(NamedTuple):
     """Everything at one moment."""
 
-    nodes: tuple[Node, ...]
-    free: bool = True
-    """Whether nobody holds the key."""
-    told_lease: int = 0
+    processes: tuple[Process, ...]
     epoch: int = 0
     last: int = 0
     """The epoch whose ledger is listed last, 0 if none is."""
@@ -161,6 +190,9 @@ class State(NamedTuple):
     acknowledged: Entries = ()
     attempts: int = 0
     appends: int = 0
+    removals: int = 0
+    removing: int = 0
+    """The epoch that an operator raised to remove the log, while that is under way."""
 
 
 Step = tuple[str, State]
@@ -176,171 +208,186 @@ class Model:
     @property
     def first(self) -> State:
         """Nobody has ever led."""
-        return State(tuple(Node(lease) for lease in self.bounds.leases))
+        return State(tuple(Process(lease) for lease in self.bounds.leases))
 
     def moment(self, state: State) -> Moment:
         """What an onlooker sees."""
         answering = tuple(
-            Answering(f"node {index}", node.epoch, len(node.applied))
-            for index, node in enumerate(state.nodes)
-            if node.doing == LEADS and (node.lease > 0 or not self.rules.answers_under_the_lease)
+            Answering(f"process {index}", process.epoch, len(process.applied))
+            for index, process in enumerate(state.processes)
+            if process.doing == LEADS
+            and (process.lease > 0 or not self.rules.answers_under_the_lease)
         )
         return Moment(state.epoch, len(state.acknowledged), answering)
 
     def steps(self, state: State) -> Iterator[Step]:
         """Every step from a state, with what it is called."""
+        for what, after in self._all_steps(state):
+            yield what, self._plain(after)
+
+    def _all_steps(self, state: State) -> Iterator[Step]:
         ticked = _tick(state)
         if ticked != state:
             yield "time passes", ticked
-        for at, node in enumerate(state.nodes):
-            for what, after in self._steps_of(state, at, node):
-                yield f"node {at} {what}", after
+        for at, process in enumerate(state.processes):
+            for what, after in self._steps_of(state, at, process):
+                yield f"process {at} {what}", after
+        yield from self._removal(state)
 
-    def _steps_of(self, state: State, at: int, node: Node) -> Iterator[Step]:
-        if node.doing == FOLLOWS:
-            yield from self._campaigns(state, at, node)
+    def _steps_of(self, state: State, at: int, process: Process) -> Iterator[Step]:
+        if process.made:
+            yield "ends and begins anew", _put(state, at, _begun_anew(_given_up(process)))
+        if process.doing != FOLLOWS:
+            yield "gives up", _put(state, at, _given_up(process))
+        if process.named:
+            yield "resigns", self._resigned(state, at, process)
+        yield from self._record(state, at, process)
+        yield from self._onlooker(state, at, process)
+        if process.doing == FOLLOWS:
+            yield from self._campaigns(state, at, process)
+        elif process.call is not None:
+            yield from self._call(state, at, process, process.call)
         else:
-            yield "gives up", _put(state, at, _given_up(node))
-            yield "resigns", self._resigned(state, at, node)
-            if node.doing != TAKES and node.renewal is None:
-                renewal = Call(TAKES, current=node.current, lease=node.lease_length)
-                yield "renews", _put(state, at, node._replace(renewal=renewal))
-        if node.call is not None:
-            yield from self._call(state, at, node, node.call)
-        if node.renewal is not None:
-            yield from self._renewal(state, at, node, node.renewal)
-        if node.doing == LEADS:
-            yield from self._append(state, at, node)
-        for index, call in enumerate(node.left):
-            rest = node.left[:index] + node.left[index + 1 :]
-            landed, _ = self._land(_put(state, at, node._replace(left=rest)), at, call)
-            yield f"{_kind(call)}, given up before, lands", landed
+            yield from self._append(state, at, process)
+        for index, call in enumerate(process.left):
+            rest = process.left[:index] + process.left[index + 1 :]
+            landed, _ = self._land(_put(state, at, process._replace(left=rest)), at, call)
+            yield f"{_NAMES[call.kind]}, given up before, lands", landed
 
-    # The key
+    # The record of an incarnation
 
-    def _campaigns(self, state: State, at: int, node: Node) -> Iterator[Step]:
-        if state.attempts >= self.bounds.attempts:
+    def _record(self, state: State, at: int, process: Process) -> Iterator[Step]:
+        call = process.renewal
+        if process.ended and self.rules.stops_when_its_record_is_ended:
+            if self.rules.leads_as_the_incarnation_named:
+                process = _given_up(process)
+            yield "hears that its record is ended", _put(state, at, _begun_anew(process))
+        elif call is None:
+            sent = process._replace(renewal=Call(_RENEWS, lease=process.lease_length))
+            if process.made:
+                yield "renews", _put(state, at, sent)
+            elif self.rules.makes_its_record_first and self.rules.leases_from_the_sending:
+                made = process._replace(made=True, lease=process.lease_length)
+                yield "makes its record", _put(state, at, made)
+            else:
+                yield "sends its record", _put(state, at, sent)
+        elif not call.done:
+            seen = _OLD if process.seen else _NONE
+            landed = process._replace(renewal=call._replace(done=True), made=True, seen=seen)
+            if self.rules.leases_from_the_sending:
+                landed = self._renewed(landed, call)
+            yield "renewal lands", _put(state, at, landed)
+        else:
+            yield "hears of its renewal", _put(state, at, self._renewed(process, call))
+
+    def _renewed(self, process: Process, call: Call) -> Process:
+        runs = call.lease if self.rules.leases_from_the_sending else process.lease_length
+        return process._replace(renewal=None, lease=max(process.lease, runs))
+
+    def _onlooker(self, state: State, at: int, process: Process) -> Iterator[Step]:
+        """Somebody else, who wants this log or another one, looks at a record, or ends it."""
+        if process.over or self._spent(state):
             return
-        wait = node.lease_length
-        if self.rules.waits_for_the_longer_lease:
-            wait = max(wait, state.told_lease)
-        if not node.current:
-            epoch = 0 if self.rules.reads_when_elected else state.epoch
-            looked = node._replace(current=True, wait=0 if state.free else wait, epoch=epoch)
-            yield "looks at the key", _put(state, at, looked)
-        elif node.wait == 0:
-            call = Call(TAKES, current=True, lease=node.lease_length)
-            taking = node._replace(doing=TAKES, call=call)
-            yield "takes the key", _put(state, at, taking)._replace(attempts=state.attempts + 1)
-
-    def _renewal(self, state: State, at: int, node: Node, call: Call) -> Iterator[Step]:
-        if not call.done:
-            after, reply = self._land(state, at, call)
-            yield "renewal lands", _put(after, at, after.nodes[at]._replace(renewal=reply))
-        elif call.succeeded or not self.rules.stops_when_the_key_is_lost:
-            lease = max(node.lease, self._lease(node, call))
-            held = node._replace(renewal=None, lease=lease, current=call.current)
-            yield "hears of its renewal", _put(state, at, held)
-        else:
-            yield "hears that it lost the key", _put(state, at, _given_up(node))
-
-    def _lease(self, node: Node, call: Call) -> int:
-        return call.lease if self.rules.leases_from_the_sending else node.lease_length
-
-    def _resigned(self, state: State, at: int, node: Node) -> State:
-        stays = node.doing == LEADS and not self.rules.resigning_ends_the_lease
-        call = Call(_RESIGNS, current=node.current)
-        after = node if stays else _given_up(node)
-        if call in after.left:
-            return state
-        return _put(state, at, after._replace(left=_sorted((*after.left, call))))
+        if process.seen != _NEWEST:
+            others = (*state.processes[:at], *state.processes[at + 1 :])
+            wait = min(other.lease_length for other in others)
+            if self.rules.waits_for_the_longer_lease:
+                wait = max(wait, process.lease_length)
+            yield "is looked at", _put(state, at, process._replace(seen=_NEWEST, wait=wait))
+        knows = process.seen == _NEWEST or (process.seen and not self.rules.ends_what_it_saw)
+        if knows and process.wait == 0:
+            yield "is ended by another", _put(state, at, _ended(process))
 
     # Taking the log over
 
-    def _call(self, state: State, at: int, node: Node, call: Call) -> Iterator[Step]:
-        what = f"{_kind(call)} lands"
-        if not call.done:
-            state, call = self._land(state, at, call)
-            node = state.nodes[at]._replace(call=call)
-            if call.kind in (TAKES, READS):
-                yield what, _put(state, at, node)
-                return
-        else:
-            what = f"hears of its {_kind(call)}"
-            call = node.call or call
-        after = self._replied(node, call)
-        if after is not None:
-            yield what, _put(state, at, after)
-        else:
-            yield f"{what}, it is deposed", self._resigned(state, at, node)
+    def _campaigns(self, state: State, at: int, process: Process) -> Iterator[Step]:
+        if self._spent(state):
+            return
+        if not process.made and self.rules.makes_its_record_first:
+            return
+        if all(other is process or self._is_over(other) for other in state.processes):
+            call = Call(RAISES, own=True, epoch=state.epoch)
+            raising = process._replace(doing=RAISES, call=call)
+            yield "raises the epoch", _put(state, at, raising)._replace(attempts=state.attempts + 1)
 
-    def _replied(self, node: Node, call: Call) -> Node | None:
-        """What a node does when it hears; None: it gives up."""
-        if call.kind == TAKES:
-            if not call.succeeded:
-                return _given_up(node)
-            held = node._replace(lease=self._lease(node, call), current=call.current)
-            if self.rules.reads_when_elected:
-                return held._replace(doing=READS, call=Call(READS))
-            return held._replace(doing=RAISES, call=Call(RAISES, epoch=node.epoch))
-        if not call.succeeded:
-            return None
-        if call.kind == READS:
-            if node.lease <= 0 and self.rules.looks_at_the_lease_after_the_read:
-                return None
-            return node._replace(doing=RAISES, call=Call(RAISES, epoch=call.epoch))
-        if call.kind == RAISES:
-            recovery = Call(RECOVERS, epoch=call.epoch, ledger=call.ledger)
-            return node._replace(doing=RECOVERS, epoch=call.epoch, call=recovery)
-        if call.kind == RECOVERS:
-            listing = Call(LISTS, epoch=call.epoch, entries=call.entries)
-            return node._replace(doing=LISTS, applied=call.entries, call=listing)
-        return node._replace(doing=LEADS, call=None)
+    def _is_over(self, process: Process) -> bool:
+        """Whether the list does not name it as leader, or it is seen to lead no more."""
+        if not process.named or process.over:
+            return True
+        return bool(process.seen) and process.wait == 0 and not self.rules.waits_for_the_end
+
+    def _call(self, state: State, at: int, process: Process, call: Call) -> Iterator[Step]:
+        what = f"{_NAMES[call.kind]} lands"
+        after, reply = self._land(state, at, call)
+        process = after.processes[at]
+        if not reply.succeeded:
+            yield f"{what}, it is too late", _put(after, at, _given_up(process))
+        else:
+            yield what, _put(after, at, _replied(process, reply))
+
+    def _resigned(self, state: State, at: int, process: Process) -> State:
+        """It resigns from the epoch of the list that it has just read."""
+        stays = process.doing == LEADS and not self.rules.resigning_ends_the_lease
+        call = Call(_RESIGNS, epoch=state.epoch)
+        after = process if stays else _given_up(process)
+        if call in after.left:
+            return _put(state, at, after)
+        return _put(state, at, after._replace(left=_sorted((*after.left, call))))
 
     # Leading
 
-    def _append(self, state: State, at: int, node: Node) -> Iterator[Step]:
-        call = node.append
+    def _append(self, state: State, at: int, process: Process) -> Iterator[Step]:
+        call = process.append
         if call is None:
             if state.appends < self.bounds.appends:
-                sent = node._replace(append=Call(_APPENDS, epoch=node.epoch))
+                sent = process._replace(append=Call(_APPENDS, epoch=process.epoch))
                 yield "appends", _put(state, at, sent)._replace(appends=state.appends + 1)
         elif not call.done:
             after, reply = self._land(state, at, call)
-            yield "append lands", _put(after, at, after.nodes[at]._replace(append=reply))
+            yield (
+                "append lands",
+                _put(after, at, after.processes[at]._replace(append=reply)),
+            )
         elif not call.succeeded:
-            yield "hears that its ledger is fenced", self._resigned(state, at, node)
+            yield "hears that its ledger is fenced", _put(state, at, _given_up(process))
         else:
-            applied = (*node.applied, node.epoch)
-            after = _put(state, at, node._replace(append=None, applied=applied))
+            applied = (*process.applied, process.epoch)
+            after = _put(state, at, process._replace(append=None, applied=applied))
             # In its place in the log: a later leader may have acknowledged more meanwhile.
             acknowledged = state.acknowledged
             if len(applied) > len(acknowledged) or acknowledged[: len(applied)] != applied:
                 acknowledged = applied
             yield "acknowledges", after._replace(acknowledged=acknowledged)
 
+    # The operator
+
+    def _removal(self, state: State) -> Iterator[Step]:
+        """The log is removed. Its entries count on here, so that old answers stay old."""
+        if state.removing:
+            if state.last < state.removing and self.rules.fences:
+                left = tuple(each for each in state.open if each != state.last)
+                state = state._replace(open=left)
+            if state.epoch == state.removing:
+                if not self.rules.a_removal_keeps_the_leader:
+                    state = _unnamed(state)
+                before = (*state.before, *state.newest)
+                state = state._replace(last=0, before=before, newest=())
+            yield "an operator empties the list", state._replace(removing=0)
+        elif state.removals < self.bounds.removals and state.epoch < self.bounds.epochs:
+            epoch, removals = state.epoch + 1, state.removals + 1
+            raised = state._replace(epoch=epoch, removing=epoch, removals=removals)
+            yield "an operator raises the epoch", raised
+
     # What the store and the bookies do
 
     def _land(self, state: State, at: int, call: Call) -> tuple[State, Call]:
         """A request takes effect; returns the reply, too."""
-        if call.kind == TAKES:
-            if not call.current and self.rules.takes_what_it_saw:
-                return state, call._replace(done=True)
-            length = state.nodes[at].lease_length
-            after = _key_written(state)._replace(free=False, told_lease=length)
-            return after, call._replace(done=True, succeeded=True, current=True)
-        if call.kind == _RESIGNS:
-            after = _key_written(state)._replace(free=True) if call.current else state
-            return after, call._replace(done=True, succeeded=call.current)
-        if call.kind == READS:
-            return state, call._replace(done=True, succeeded=True, epoch=state.epoch)
         if call.kind == RAISES:
-            expected = call.epoch == state.epoch or not self.rules.raises_from_what_was_read
-            if not expected or state.epoch >= self.bounds.epochs:
+            return self._raise(state, at, call)
+        if call.kind == _RESIGNS:
+            if call.epoch != state.epoch and self.rules.resigns_in_its_epoch:
                 return state, call._replace(done=True)
-            epoch = state.epoch + 1
-            reply = Call(RAISES, True, True, epoch=epoch, ledger=state.last)
-            return state._replace(epoch=epoch), reply
+            return _unnamed(state), call._replace(done=True, succeeded=True)
         if call.kind == RECOVERS:
             # If another ledger was listed since, the epoch was raised, and listing fails.
             entries = (*state.before, *state.newest) if call.ledger == state.last else ()
@@ -356,6 +403,15 @@ class Model:
             state = state._replace(newest=(*state.newest, call.epoch))
         return state, call._replace(done=True, succeeded=True)
 
+    def _raise(self, state: State, at: int, call: Call) -> tuple[State, Call]:
+        expected = call.epoch == state.epoch or not self.rules.raises_from_what_was_read
+        if not expected or state.epoch >= self.bounds.epochs:
+            return state, call._replace(done=True)
+        after = _unnamed(state)
+        after = _put(after, at, after.processes[at]._replace(named=call.own))
+        reply = call._replace(done=True, succeeded=True, epoch=state.epoch + 1, ledger=state.last)
+        return after._replace(epoch=reply.epoch), reply
+
     def _list(self, state: State, call: Call) -> tuple[State, Call]:
         if call.epoch != state.epoch and self.rules.lists_in_its_epoch:
             return state, call._replace(done=True)
@@ -370,29 +426,51 @@ class Model:
     # States that are the same
 
     def canonical(self, state: State) -> State:
-        """The state that stands for all from which the same can follow.
+        """The state that stands for all that differ in the processes' names alone."""
+        named = state.processes
+        ordered = tuple(sorted(named, key=hash))
+        return state if ordered == named else state._replace(processes=ordered)
 
-        Nodes have no names, and a request of nobody that can change nothing any more is gone.
-        """
-        spent = state.attempts >= self.bounds.attempts
-        nodes = []
-        for node in state.nodes:
-            left = node.left
-            if left:
-                left = tuple(call for call in left if self._matters(state, call))
-            if spent and node.doing == FOLLOWS:
-                # Nobody campaigns any more: what a follower saw makes no difference.
-                nodes.append(Node(node.lease_length, left=left))
-            else:
-                nodes.append(node if left == node.left else node._replace(left=left))
-        nodes.sort(key=hash)
-        return state._replace(nodes=tuple(nodes))
+    def _spent(self, state: State) -> bool:
+        """Whether nobody campaigns any more."""
+        return state.attempts >= self.bounds.attempts or state.epoch >= self.bounds.epochs
 
-    def _matters(self, state: State, call: Call) -> bool:
-        """Whether a request that was given up can still change anything."""
+    def _plain(self, state: State) -> State:
+        """A state without what makes no difference any more."""
+        spent = self._spent(state)
+        plain = tuple([self._plain_process(state, one, spent) for one in state.processes])
+        return state if plain == state.processes else state._replace(processes=plain)
+
+    def _plain_process(self, state: State, process: Process, spent: bool) -> Process:
+        call = process.call
+        if call is not None and not self._matters(state, call, spent):
+            if call.kind != RECOVERS or not self._matters_later(state, call):
+                process = _given_up(process)
+        left = process.left
+        if left:
+            left = tuple([each for each in left if self._matters(state, each, spent)])
+        if spent and process.doing == FOLLOWS:
+            # Nobody campaigns any more: what a follower has makes no difference.
+            return Process(process.lease_length, left=left)
+        if left != process.left:
+            process = process._replace(left=left)
+        if spent and (process.named or process.seen):
+            process = process._replace(named=False, seen=_NONE, wait=0)
+        if process.seen == _OLD and self.rules.ends_what_it_saw and self.rules.waits_for_the_end:
+            process = process._replace(seen=_NONE, wait=0)
+        return process
+
+    def _matters_later(self, state: State, call: Call) -> bool:
+        """Whether the listing that follows a recovery can succeed."""
+        return call.epoch == state.epoch or not self.rules.lists_in_its_epoch
+
+    def _matters(self, state: State, call: Call, spent: bool) -> bool:
+        """Whether a request can still change anything for others, or succeed."""
         if call.kind == _RESIGNS:
-            return call.current
+            return not spent and (call.epoch == state.epoch or not self.rules.resigns_in_its_epoch)
         if call.kind == RAISES:
+            if state.epoch >= self.bounds.epochs:
+                return False
             return call.epoch == state.epoch or not self.rules.raises_from_what_was_read
         if call.kind == RECOVERS:
             return call.ledger in state.open
@@ -439,7 +517,7 @@ def explore(
 
 
 def _trace(model: Model, came_from: dict[State, State | None], end: State) -> tuple[str, ...]:
-    """The steps from the first state on, in which each node keeps its name."""
+    """The steps from the first state on, in which each process keeps its name."""
     way = [end]
     while (before := came_from[way[-1]]) is not None:
         way.append(before)
@@ -453,55 +531,69 @@ def _trace(model: Model, came_from: dict[State, State | None], end: State) -> tu
     return tuple(told)
 
 
-def _put(state: State, at: int, node: Node) -> State:
-    return state._replace(nodes=(*state.nodes[:at], node, *state.nodes[at + 1 :]))
-
-
-def _kind(call: Call) -> str:
-    return (*_NAMES, "resignation", "append")[call.kind]
+def _put(state: State, at: int, process: Process) -> State:
+    processes = state.processes
+    return state._replace(processes=(*processes[:at], process, *processes[at + 1 :]))
 
 
 def _sorted(calls: tuple[Call, ...]) -> tuple[Call, ...]:
     return tuple(sorted(calls))
 
 
-def _given_up(node: Node) -> Node:
-    """A node that follows again; what it has under way and can change something lands or not."""
-    under_way: list[Call] = list(node.left)
-    for call in (node.call, node.append):
-        if call is not None and not call.done and call.kind not in (TAKES, READS):
+def _replied(process: Process, reply: Call) -> Process:
+    """A process whose request succeeded sends the next one."""
+    if reply.kind == RAISES:
+        call = Call(RECOVERS, epoch=reply.epoch, ledger=reply.ledger)
+        return process._replace(doing=RECOVERS, epoch=reply.epoch, call=call)
+    if reply.kind == RECOVERS:
+        call = Call(LISTS, epoch=reply.epoch, entries=reply.entries)
+        return process._replace(doing=LISTS, applied=reply.entries, call=call)
+    return process._replace(doing=LEADS, call=None)
+
+
+def _given_up(process: Process) -> Process:
+    """A process that follows again; what it has under way lands or not."""
+    under_way = list(process.left)
+    for call in (process.call, process.append):
+        if call is not None and not call.done:
             under_way.append(call)
-    return Node(node.lease_length, left=_sorted(tuple(under_way)))
+    left = _sorted(tuple(under_way))
+    return process._replace(doing=FOLLOWS, epoch=0, applied=(), call=None, append=None, left=left)
 
 
-def _key_written(state: State) -> State:
-    """The key has a new version: every reference to an earlier one is old."""
-    return state._replace(nodes=tuple(_outdated(node) for node in state.nodes))
+def _begun_anew(process: Process) -> Process:
+    """A process with a new incarnation. What it has under way names the one before."""
+    call = process.call and process.call._replace(own=False)
+    left = _sorted(tuple(each._replace(own=False) for each in process.left))
+    new = Process(process.lease_length, call=call, left=left)
+    return new._replace(
+        doing=process.doing, epoch=process.epoch, applied=process.applied, append=process.append
+    )
 
 
-def _outdated(node: Node) -> Node:
-    changes: dict[str, Any] = {"current": False}
-    if node.call is not None and node.call.current:
-        changes["call"] = node.call._replace(current=False)
-    if node.renewal is not None and node.renewal.current:
-        changes["renewal"] = node.renewal._replace(current=False)
-    if any(call.current for call in node.left):
-        changes["left"] = _sorted(tuple(call._replace(current=False) for call in node.left))
-    return node._replace(**changes)
+def _ended(process: Process) -> Process:
+    return process._replace(ended=True, seen=_NONE, wait=0, renewal=None)
+
+
+def _unnamed(state: State) -> State:
+    """The list names nobody whose lease may hold."""
+    processes = tuple(
+        process._replace(named=False) if process.named else process for process in state.processes
+    )
+    return state._replace(processes=processes)
 
 
 def _tick(state: State) -> State:
     """Time passes for all."""
-    nodes = []
-    for node in state.nodes:
+    processes = []
+    for process in state.processes:
         changes: dict[str, Any] = {}
-        if node.wait:
-            changes["wait"] = node.wait - 1
-        if node.lease:
-            changes["lease"] = node.lease - 1
-        for name in ("call", "renewal"):
-            call = getattr(node, name)
-            if call is not None and call.lease:
-                changes[name] = call._replace(lease=call.lease - 1)
-        nodes.append(node._replace(**changes) if changes else node)
-    return state._replace(nodes=tuple(nodes))
+        if process.wait:
+            changes["wait"] = process.wait - 1
+        if process.lease:
+            changes["lease"] = process.lease - 1
+        renewal = process.renewal
+        if renewal is not None and renewal.lease:
+            changes["renewal"] = renewal._replace(lease=renewal.lease - 1)
+        processes.append(process._replace(**changes) if changes else process)
+    return state._replace(processes=tuple(processes))
