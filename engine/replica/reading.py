@@ -71,7 +71,7 @@ class Reading:
                 found = look(self._rows)
                 if holding.holds():
                     return found
-            if not await holding.until_holds(self.settings.lease_ms):
+            if not await holding.until_holds():
                 raise self._not_leader()
         raise NotLeader(f"log {self.name}: the read takes longer than a lease")
 
