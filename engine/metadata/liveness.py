@@ -113,6 +113,7 @@ class Liveness:
         self._looking: asyncio.Task[None] | None = None
         self._sweeping: asyncio.Task[None] | None = None
         self._others: dict[str, Other] = {}
+        self._pause_s = 0.0
         self._removing: dict[str, float] = {}
         self._unfinished: list[Callable[[], Awaitable[None]]] = []
         self._closed = False
@@ -199,15 +200,17 @@ class Liveness:
             self._unfinished.pop(0)
 
     async def _begin(self) -> None:
-        process_id = f"{self._rng.getrandbits(64):016x}"
         record = Record(self.lease_ms)
-        sent = _now(self._clock)
-        # If the reply is lost, the record stays behind, and another process ends it.
-        with contextlib.suppress(KeyExists):
-            async with asyncio.timeout(self.lease_ms / 1000):
-                version = await self._store.create(key_of(process_id), _encode(record))
-            self._current = Incarnation(self._store, self._clock, process_id, record, version, sent)
-            self._changed.set()
+        while True:
+            process_id = f"{self._rng.getrandbits(64):016x}"
+            sent = _now(self._clock)
+            # If the reply is lost, the record stays behind, and another process ends it.
+            with contextlib.suppress(KeyExists):
+                async with asyncio.timeout(self.lease_ms / 1000):
+                    version = await self._store.create(key_of(process_id), _encode(record))
+                break
+        self._current = Incarnation(self._store, self._clock, process_id, record, version, sent)
+        self._changed.set()
 
     # The others' records
 
@@ -218,13 +221,13 @@ class Liveness:
                 began_s = self._clock.monotonic()
                 # One that hangs must not keep the others from being looked at.
                 await asyncio.gather(*(self._look_at(other) for other in waiting))
-                least_s = min(other.lease_ms for other in waiting) / 1000
-                pause_s = max(min(least_s, self.lease_ms / 1000) / _LOOKS_A_LEASE, 0)
-                pause_s = max(pause_s, _LOOK_S * len(waiting))
-                soonest_s = min(self._expiry_s(other) for other in waiting)
-                pause_s = min(pause_s, max(soonest_s - began_s, _LOOK_S * len(waiting)))
+                least_s = _LOOK_S * len(waiting)
+                usual_s = self.lease_ms / 1000 / _LOOKS_A_LEASE
+                soonest_s = min(self._expiry_s(other) for other in waiting) - began_s
+                due_s = soonest_s if soonest_s > 0 else usual_s
+                self._pause_s = max(min(usual_s, due_s), least_s)
                 # A draw keeps processes from ending the same record at the same moment.
-                await asyncio.sleep(pause_s + self._rng.random() * 0.02)
+                await asyncio.sleep(self._pause_s + self._rng.random() * 0.02)
         finally:
             self._looking = None
 
@@ -239,9 +242,13 @@ class Liveness:
                 record = None if found is None else decode_record(found.value)
                 version = -1 if found is None else found.version
                 now_s = self._clock.monotonic()
-                if version != other.version:
+                gap_s = now_s - other.looked_s
+                other.looked_s = now_s
+                # If this process could not look for a while, the store may have been away: then the
+                # other one has a whole lease to renew its record.
+                blind = gap_s > 2 * self._pause_s + self.lease_ms / 2000
+                if blind or version != other.version:
                     other.version, other.seen_s = version, now_s
-                    other.renewals += 1
                 if record is not None:
                     other.lease_ms = record.lease_ms
                 if record is not None and record.ended:
@@ -298,7 +305,7 @@ class Other:
         self.over = False
         """Whether its lease has ended for good."""
         self.version = -2
-        self.renewals = 0
+        self.looked_s = seen_s
         self.trouble = ""
         self.listeners: dict[Callable[[], None], int] = {}
 

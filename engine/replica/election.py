@@ -66,6 +66,22 @@ class Election:
             self._deference_s = seconds
             self._changed.set()
 
+    async def follow(self) -> None:
+        """Keep an eye on who leads, for ever. Raises `FormatTooNew`, `CannotRead`."""
+        while True:
+            self._changed.clear()
+            pause_s: float | None = self._liveness.lease_ms / 1000
+            with contextlib.suppress(MetadataUnavailable):
+                await self.look()
+                pause_s = None
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(pause_s):
+                    await self._changed.wait()
+
+    async def look(self) -> None:
+        """See who leads. Raises `MetadataUnavailable`, `FormatTooNew`, `CannotRead`."""
+        self._note((await self._log.seen()).list)
+
     async def campaign(self, able: Callable[[], bool], healthy: Callable[[], bool]) -> "Holding":
         """Wait until this replica may lead: `ReplicatedLog.lead` decides whether it does.
 
@@ -77,8 +93,9 @@ class Election:
             self._changed.clear()
             pause_s: float | None = self._liveness.lease_ms / 1000
             try:
-                incarnation = await self._liveness.incarnation()
                 held = await self._log.seen()
+                self._note(held.list)
+                incarnation = await self._liveness.incarnation()
                 pause_s = await self._pause_s(incarnation, held.list)
                 if pause_s is not None and pause_s <= 0:
                     if able():
@@ -95,15 +112,17 @@ class Election:
 
     async def _pause_s(self, incarnation: Incarnation, now: LogList) -> float | None:
         """How long to wait before the next look; None: until something changes."""
-        if (now.epoch, now.leader) != (self._seen.epoch, self._seen.leader):
-            self._free_s = None
-        self._seen = now
         now_s = self._clock.monotonic()
         if self._free_s is None and await self._free(incarnation, now):
             self._free_s = now_s
         if self._free_s is not None:
             return self._free_s + self._deference_s - now_s
         return self._old.pause_s if now.leader is None else None
+
+    def _note(self, now: LogList) -> None:
+        if (now.epoch, now.leader) != (self._seen.epoch, self._seen.leader):
+            self._free_s = None
+        self._seen = now
 
     async def _free(self, incarnation: Incarnation, now: LogList) -> bool:
         """Whether nobody else leads, nor can answer as the leader that the list names."""

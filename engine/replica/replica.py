@@ -338,9 +338,15 @@ class Replica(Reading):
 
     async def _campaign(self, caught_up: asyncio.Event) -> Holding:
         """Be elected, once there is not much left to apply."""
-        await caught_up.wait()
-        if not self._candidate:
-            await asyncio.Event().wait()
+        looking = asyncio.create_task(self._election.follow())
+        waiting = asyncio.create_task(caught_up.wait())
+        try:
+            await asyncio.wait([looking, waiting], return_when=asyncio.FIRST_COMPLETED)
+            if looking.done() or not self._candidate:
+                await looking
+        finally:
+            for task in (looking, waiting):
+                task.cancel()
         while True:
             try:
                 return await self._election.campaign(self._able, self._healthy)
@@ -357,6 +363,10 @@ class Replica(Reading):
             await self._following.catch_up()
             await self._following.replay(writer.last)
             await self._serve(writer, holding)
+        except Deposed:
+            with contextlib.suppress(EngineError):
+                await self._election.look()
+            raise
         finally:
             if writer is not None:
                 await end_writer(
