@@ -388,7 +388,7 @@ class Replica(Reading):
             settings=self.settings,
             clock=self._client.clock,
             measures=self._measures,
-            applied=lambda: self._waiting.reached(self._applier.cursor),
+            applied=self._on_applied,
             check_log=self._client.capacity.check_log,
         )
         ending: list[asyncio.Future[Any]] = [
@@ -471,6 +471,11 @@ class Replica(Reading):
         if leading is None or self.role is not Role.LEADER:
             raise self._not_leader()
         return leading
+
+    def _on_applied(self) -> None:
+        self._waiting.reached(self._applier.cursor)
+        if self._duties is not None:
+            self._duties.applied()
 
     def _able(self) -> bool:
         """Whether this replica should be elected."""
