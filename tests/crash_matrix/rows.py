@@ -198,7 +198,7 @@ _COMMANDS: Final = (
     Writes("herdbook task resume schedule:s --url {store}"),
     Writes("herdbook checkpoint {store}"),
     Writes("herdbook backup {store} {data}.t{n}", ("there already", "exists")),
-    Writes("herdbook user add ann --password-file {word} --url {store}", ("there already",)),
+    Writes("herdbook user add ann --password-file {word} --url {store}", ("there is a user",)),
     Writes("herdbook store backup {data}.backups --url {store}"),
     Writes("herdbook ledger recover 1 --url {store}"),
 )
