@@ -141,6 +141,10 @@ class Liveness:
         if other is None:
             # It may have renewed its lease just now.
             other = self._others[process_id] = Other(process_id, self._clock.monotonic(), lease_ms)
+        elif other.version < 0 and lease_ms > other.lease_ms:
+            # Its record is missing, and whoever watched it before did not know its lease.
+            other.lease_ms = lease_ms
+            other.over = other.over and self._clock.monotonic() >= self._expiry_s(other)
         other.listeners[over] = other.listeners.get(over, 0) + 1
         if self._looking is None and not other.over and not self._closed:
             self._looking = asyncio.create_task(self._look(), name="leases of other processes")

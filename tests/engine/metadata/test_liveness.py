@@ -47,12 +47,17 @@ class _Store(MemoryStore):
     lose_answers = False
     late_s = 0.0
     hold: "asyncio.Event | None" = None
+    hold_answers: "asyncio.Event | None" = None
+    """Of reads: what they have found is told later."""
     calls = 0
 
     async def get(self, key: str) -> Versioned | None:
         self.calls += 1
         self._check()
-        return await super().get(key)
+        found = await super().get(key)
+        if self.hold_answers is not None:
+            await self.hold_answers.wait()
+        return found
 
     async def create(self, key: str, value: bytes, *, ephemeral: bool = False) -> int:
         return await self._write(super().create(key, value, ephemeral=ephemeral))
@@ -212,7 +217,7 @@ def test_a_lease_runs_from_before_its_renewal_was_sent_not_from_the_answer() -> 
         one.store.late_s = 0.45
         # Between two renewals, some time after the answer to the first.
         await elapse(2.0)
-        version = (await tree.session().get(key_of(one.incarnation.process_id))).version  # type: ignore[union-attr]
+        version = one.incarnation._version
         while one.incarnation._version == version:
             await elapse(0.01)
         one.stop()
@@ -221,6 +226,54 @@ def test_a_lease_runs_from_before_its_renewal_was_sent_not_from_the_answer() -> 
             left_s += 0.01
             await elapse(0.01)
         assert left_s < LEASE_MS / 1000 - 0.4
+
+    _virtually(script)
+
+
+def test_the_first_lease_runs_from_before_its_record_was_sent() -> None:
+    async def script(tree: MemoryTree) -> None:
+        one = _Process(tree, 1)
+        one.store.late_s = 0.6
+        await one.begin()
+        one.stop()
+        await elapse(LEASE_MS / 1000 - 0.6)
+        assert not one.incarnation.holds()
+
+    _virtually(script)
+
+
+def test_a_process_that_renews_its_lease_in_the_last_moment_keeps_it() -> None:
+    async def script(tree: MemoryTree) -> None:
+        one, two = await _Process(tree, 1).begin(), await _Process(tree, 2).begin()
+        other = two.watch(one)
+        await elapse(3.0)
+        one.stop()
+        await elapse(0.8)
+        two.store.hold_answers = asyncio.Event()
+        await elapse(0.4)
+        await one.incarnation.renew()
+        # Two has seen no change for a whole lease, and ends the record that it saw.
+        two.store.hold_answers.set()
+        await elapse(0.1)
+        assert one.incarnation.holds() and not other.over
+        await one.incarnation.renew()
+        assert not one.incarnation.over.is_set()
+
+    _virtually(script)
+
+
+def test_an_outage_of_the_store_ends_no_process() -> None:
+    async def script(tree: MemoryTree) -> None:
+        one, two = await _Process(tree, 1).begin(), await _Process(tree, 2).begin()
+        other = two.watch(one)
+        await elapse(2.0)
+        one.store.away = two.store.away = True
+        await elapse(5.0)
+        two.store.away = False
+        await elapse(0.7)
+        one.store.away = False
+        await elapse(2.0)
+        assert one.incarnation.holds() and not other.over
 
     _virtually(script)
 
@@ -276,16 +329,39 @@ def test_a_process_that_closes_is_over_at_once() -> None:
     _virtually(script)
 
 
-def test_a_record_that_is_missing_is_waited_for_as_long_as_its_lease_may_run() -> None:
+def test_a_process_that_closes_is_over_before_that_is_sent() -> None:
     async def script(tree: MemoryTree) -> None:
-        one, two = await _Process(tree, 1).begin(), await _Process(tree, 2).begin()
+        one = await _Process(tree, 1).begin()
+        one.store.hold = asyncio.Event()
+        closing = asyncio.create_task(one.liveness.close())
+        await elapse(0.01)
+        assert not closing.done() and not one.incarnation.holds()
+        one.store.hold.set()
+        await closing
+
+    _virtually(script)
+
+
+@pytest.mark.parametrize("lease_ms", [LEASE_MS, 4 * LEASE_MS])
+@pytest.mark.parametrize("watched_s", [0.0, 1.5])
+def test_a_record_that_is_missing_is_waited_for_as_long_as_its_lease_may_run(
+    lease_ms: int, watched_s: float
+) -> None:
+    async def script(tree: MemoryTree) -> None:
+        one = await _Process(tree, 1, lease_ms=lease_ms).begin()
+        two = await _Process(tree, 2).begin()
+        one.stop()
         await tree.session().delete(key_of(one.incarnation.process_id))
+        # From its start on, two looks at all processes, whose leases it does not know.
+        await elapse(watched_s)
         other = two.watch(one)
         while one.incarnation.holds():
             assert not other.over
             await elapse(0.01)
         await elapse(1.0)
-        assert other.over and one.incarnation.over.is_set()
+        assert other.over
+        await one.incarnation.renew()
+        assert one.incarnation.over.is_set()
 
     _virtually(script)
 
