@@ -366,10 +366,16 @@ class Incarnation:
         """Give the lease back. The incarnation is over from the moment before that is sent."""
         self._stop()
         self._record = msgspec.structs.replace(self._record, ended=True)
-        with contextlib.suppress(MetadataUnavailable, VersionConflict, TimeoutError):
+        with contextlib.suppress(EngineError, TimeoutError):
             async with asyncio.timeout(self._record.lease_ms / 1000):
                 key, value = key_of(self.process_id), _encode(self._record)
-                await self._store.set(key, value, self._version)
+                try:
+                    await self._store.set(key, value, self._version)
+                except VersionConflict:
+                    # A renewal was under way, or another process has ended the record.
+                    found = await self._store.get(key)
+                    if found is not None and not decode_record(found.value).ended:
+                        await self._store.set(key, value, found.version)
 
     async def _settle(self) -> None:
         """Find out whether an earlier renewal was written, or another process ended the record."""

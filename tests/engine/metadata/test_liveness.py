@@ -143,12 +143,16 @@ def test_a_process_that_renews_its_lease_keeps_it_and_nobody_ends_it() -> None:
     _virtually(script)
 
 
-@pytest.mark.parametrize("speed", [1.0, 0.95, 1.05])
+@pytest.mark.parametrize("speed", [1.0, 0.91, 1.05])
+@pytest.mark.parametrize("apart_s", [0.0, 0.06, 0.12, 0.18])
 def test_a_lease_has_ended_by_its_holder_s_clock_before_another_process_ends_it(
-    speed: float,
+    speed: float, apart_s: float
 ) -> None:
     async def script(tree: MemoryTree) -> None:
-        one, two = await _Process(tree, 1, speed).begin(), await _Process(tree, 2).begin()
+        one = await _Process(tree, 1, speed).begin()
+        # So long after a renewal the look comes that sees it.
+        await elapse(apart_s)
+        two = await _Process(tree, 2).begin()
         other = two.watch(one)
         await elapse(3.3)
         one.stop()
@@ -329,6 +333,22 @@ def test_a_process_that_closes_is_over_at_once() -> None:
     _virtually(script)
 
 
+def test_a_process_that_closes_while_a_renewal_is_under_way_is_over_at_once() -> None:
+    async def script(tree: MemoryTree) -> None:
+        one, two = await _Process(tree, 1).begin(), await _Process(tree, 2).begin()
+        other = two.watch(one)
+        await elapse(2.0)
+        one.store.late_s = 0.2
+        calls = one.store.calls
+        while one.store.calls == calls:
+            await elapse(0.01)
+        await one.liveness.close()
+        await elapse(0.5)
+        assert other.over
+
+    _virtually(script)
+
+
 def test_a_process_that_closes_is_over_before_that_is_sent() -> None:
     async def script(tree: MemoryTree) -> None:
         one = await _Process(tree, 1).begin()
@@ -343,17 +363,19 @@ def test_a_process_that_closes_is_over_before_that_is_sent() -> None:
 
 
 @pytest.mark.parametrize("lease_ms", [LEASE_MS, 4 * LEASE_MS])
-@pytest.mark.parametrize("watched_s", [0.0, 1.5])
+@pytest.mark.parametrize("swept_s", [None, 0.0, 1.5])
 def test_a_record_that_is_missing_is_waited_for_as_long_as_its_lease_may_run(
-    lease_ms: int, watched_s: float
+    lease_ms: int, swept_s: float | None
 ) -> None:
     async def script(tree: MemoryTree) -> None:
-        one = await _Process(tree, 1, lease_ms=lease_ms).begin()
-        two = await _Process(tree, 2).begin()
+        one, two = await _Process(tree, 1, lease_ms=lease_ms).begin(), _Process(tree, 2)
         one.stop()
+        if swept_s is not None:
+            # When it begins it looks at all records, and knows no lease of those that go.
+            await two.begin()
         await tree.session().delete(key_of(one.incarnation.process_id))
-        # From its start on, two looks at all processes, whose leases it does not know.
-        await elapse(watched_s)
+        await elapse(swept_s or 0.0)
+        await two.begin()
         other = two.watch(one)
         while one.incarnation.holds():
             assert not other.over
