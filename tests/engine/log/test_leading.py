@@ -229,6 +229,20 @@ async def test_a_takeover_goes_on_from_the_list_by_which_its_leader_was_elected_
     await second.append(b"goes on")
 
 
+async def test_a_resignation_that_is_late_changes_nothing_of_the_next_leader() -> None:
+    yard = await Yard.of(3)
+    log = yard.log()
+    await log.lead(Leader("one", "replica", "address", 1_000), await log.seen())
+    former = (await log.list()).leader
+    await log.lead(Leader("two", "other", "elsewhere", 1_000), await log.seen())
+    assert former is not None
+    await log.resign(former)
+    now = await log.list()
+    assert now.leader_address == "elsewhere" and now.leader is not None
+    await log.resign(now.leader)
+    assert (await log.list()).leader_address == ""
+
+
 @pytest.mark.parametrize("lost_write", range(8))
 @pytest.mark.parametrize("reply", [True, False])
 async def test_a_takeover_whose_write_is_lost_can_be_tried_again(

@@ -163,6 +163,21 @@ def test_a_leader_that_resigns_is_followed_at_once_though_its_process_lives() ->
     in_field(script)
 
 
+def test_a_leader_that_resigns_answers_nothing_while_that_is_on_its_way() -> None:
+    async def script(field: _Field) -> None:
+        one = field.candidate("one")
+        await one.campaign()
+        one.session.hold()
+        resigning = asyncio.create_task(one.resign())
+        await elapse(0.01)
+        assert not resigning.done() and not one.holds()
+        one.session.let_go()
+        await resigning
+        assert field.list().leader_address == ""
+
+    in_field(script)
+
+
 def test_a_resignation_that_the_store_did_not_take_is_sent_again() -> None:
     async def script(field: _Field) -> None:
         one, two = field.candidate("one"), field.candidate("two")
@@ -258,6 +273,35 @@ def test_two_replicas_of_one_process_follow_each_other() -> None:
         await one.resign()
         await asyncio.wait_for(campaign, 1.0)
         beside.close()
+
+    in_field(script)
+
+
+def test_a_replica_that_comes_back_in_another_process_waits_for_the_former_one() -> None:
+    async def script(field: _Field) -> None:
+        paused, again = field.candidate("one"), field.candidate("one")
+        await paused.campaign()
+        paused.stop()
+        campaign = asyncio.create_task(again.campaign())
+        while not campaign.done():
+            held = paused.holds()
+            await elapse(0.01)
+        assert not held and not paused.holds() and again.holds()
+
+    in_field(script)
+
+
+def test_who_is_elected_when_its_process_is_over_has_lost_the_lead() -> None:
+    async def script(field: _Field) -> None:
+        one = field.candidate("one")
+        incarnation = await one.client.liveness.incarnation()
+
+        def able() -> bool:
+            incarnation._stop()
+            return True
+
+        holding = await one.election.campaign(able, lambda: True)
+        assert holding.lost.is_set() and not holding.holds()
 
     in_field(script)
 
