@@ -201,7 +201,7 @@ class SpaceCommands:
                     known = (await self.nodes()).get(node_id) if node_id else None
                     if leader and (not node_id or (known and known.address == leader)):
                         return leader
-                    # The key of the leader is beaten all the time: a watch would wake as often.
+                    # It depends on the list and on the nodes: looking is simpler than two watches.
                     await asyncio.sleep(_LOOK_S)
         except TimeoutError:
             now = f"{leader} does" if leader else "nobody does"
