@@ -112,8 +112,8 @@ class Liveness:
         self._renewing: asyncio.Task[None] | None = None
         self._looking: asyncio.Task[None] | None = None
         self._sweeping: asyncio.Task[None] | None = None
+        self._chores: asyncio.Task[None] | None = None
         self._others: dict[str, Other] = {}
-        self._pause_s = 0.0
         self._removing: dict[str, float] = {}
         self._unfinished: list[Callable[[], Awaitable[None]]] = []
         self._closed = False
@@ -159,16 +159,17 @@ class Liveness:
             del self._others[other.process_id]
 
     def see_to(self, work: Callable[[], Awaitable[None]]) -> None:
-        """Do something of a log that this process led, as soon as the store answers again.
+        """Do something of a log that this process led, as soon as the store answers.
 
-        It is tried after each renewal, until it raises no `MetadataUnavailable` any more.
+        It is tried several times a lease, until it raises no `MetadataUnavailable` any more.
         """
         self._unfinished.append(work)
+        self._start_chores()
 
     async def close(self) -> None:
         """End this process's incarnation. What it led, others may take at once."""
         self._closed = True
-        running = (self._renewing, self._looking, self._sweeping)
+        running = (self._renewing, self._looking, self._sweeping, self._chores)
         tasks = [task for task in running if task is not None]
         for task in tasks:
             task.cancel()
@@ -188,20 +189,12 @@ class Liveness:
                     await self._begin()
                 else:
                     await current.renew()
-                await self._finish()
-                await self._remove_ended()
             except (EngineError, TimeoutError):
                 pass
             except Exception:
                 # A renewal that fails for whatever reason is a renewal that was left out.
                 _logger.exception("the lease of this process could not be renewed")
             await asyncio.sleep(pause_s)
-
-    async def _finish(self) -> None:
-        while self._unfinished:
-            async with asyncio.timeout(self.lease_ms / 4000):
-                await self._unfinished[0]()
-            self._unfinished.pop(0)
 
     async def _begin(self) -> None:
         record = Record(self.lease_ms)
@@ -229,9 +222,9 @@ class Liveness:
                 usual_s = self.lease_ms / 1000 / _LOOKS_A_LEASE
                 soonest_s = min(self._expiry_s(other) for other in waiting) - began_s
                 due_s = soonest_s if soonest_s > 0 else usual_s
-                self._pause_s = max(min(usual_s, due_s), least_s)
                 # A draw keeps processes from ending the same record at the same moment.
-                await asyncio.sleep(self._pause_s + self._rng.random() * 0.02)
+                draw_s = self._rng.random() * 0.02
+                await asyncio.sleep(max(min(usual_s, due_s), least_s) + draw_s)
         finally:
             self._looking = None
 
@@ -246,13 +239,10 @@ class Liveness:
                 record = None if found is None else decode_record(found.value)
                 version = -1 if found is None else found.version
                 now_s = self._clock.monotonic()
-                gap_s = now_s - other.looked_s
-                other.looked_s = now_s
-                # If this process could not look for a while, the store may have been away: then the
-                # other one has a whole lease to renew its record.
-                blind = gap_s > 2 * self._pause_s + self.lease_ms / 2000
-                if blind or version != other.version:
-                    other.version, other.seen_s = version, now_s
+                # If the store did not answer, it may not have answered the other process either:
+                # then that one has a whole lease to renew its record.
+                if other.unseen or version != other.version:
+                    other.version, other.seen_s, other.unseen = version, now_s, False
                 if record is not None:
                     other.lease_ms = record.lease_ms
                 if record is not None and record.ended:
@@ -262,12 +252,18 @@ class Liveness:
                         ended = msgspec.structs.replace(record, ended=True)
                         key, value = key_of(other.process_id), _encode(ended)
                         await self._store.set(key, value, version)
-                        self._removing[other.process_id] = now_s + _ENDED_KEPT_S
+                        self._remove_later(other.process_id)
                     self._tell(other)
+        except VersionConflict:
+            # It has renewed its record, or somebody else has ended it.
+            return
         except (EngineError, TimeoutError) as error:
+            other.unseen = True
             if isinstance(error, FormatTooNew | CannotRead) and str(error) != other.trouble:
                 other.trouble = str(error)
                 _logger.error("process %s: %s", other.process_id, error)
+        except Exception:
+            _logger.exception("the record of process %s could not be looked at", other.process_id)
 
     def _tell(self, other: "Other") -> None:
         other.over = True
@@ -286,7 +282,35 @@ class Liveness:
         for other in found:
             self.unwatch(other, _nothing)
             if other.over and (own is None or other.process_id != own.process_id):
-                self._removing[other.process_id] = self._clock.monotonic() + _ENDED_KEPT_S
+                self._remove_later(other.process_id)
+
+    # What is not urgent
+
+    def _remove_later(self, process_id: str) -> None:
+        self._removing[process_id] = self._clock.monotonic() + _ENDED_KEPT_S
+        self._start_chores()
+
+    def _start_chores(self) -> None:
+        if self._chores is None and not self._closed:
+            self._chores = asyncio.create_task(self._do_chores(), name="chores of process leases")
+
+    async def _do_chores(self) -> None:
+        """Do what is left to be done. It never keeps the lease from being renewed."""
+        try:
+            while self._unfinished or self._removing:
+                await asyncio.sleep(self.lease_ms / 1000 / _RENEWALS_A_LEASE)
+                try:
+                    while self._unfinished:
+                        await self._unfinished[0]()
+                        self._unfinished.pop(0)
+                    await self._remove_ended()
+                except MetadataUnavailable:
+                    pass
+                except Exception:
+                    _logger.exception("something of a log that was led could not be done")
+                    self._unfinished[:1] = []
+        finally:
+            self._chores = None
 
     async def _remove_ended(self) -> None:
         now_s = self._clock.monotonic()
@@ -309,7 +333,8 @@ class Other:
         self.over = False
         """Whether its lease has ended for good."""
         self.version = -2
-        self.looked_s = seen_s
+        self.unseen = False
+        """Whether the last look at its record failed."""
         self.trouble = ""
         self.listeners: dict[Callable[[], None], int] = {}
 
@@ -380,8 +405,9 @@ class Incarnation:
     async def _settle(self) -> None:
         """Find out whether an earlier renewal was written, or another process ended the record."""
         try:
-            found = await self._store.get(key_of(self.process_id))
-        except MetadataUnavailable:
+            async with asyncio.timeout(self._record.lease_ms / 2000):
+                found = await self._store.get(key_of(self.process_id))
+        except (MetadataUnavailable, TimeoutError):
             return
         if found is None or decode_record(found.value).ended:
             self._stop()
@@ -399,7 +425,10 @@ class Incarnation:
 
     def _tell(self) -> None:
         for told in list(self.on_renewal.values()):
-            told()
+            try:
+                told()
+            except Exception:
+                _logger.exception("a log that is led could not be checked")
 
 
 def _nothing() -> None:

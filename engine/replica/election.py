@@ -227,11 +227,11 @@ class Holding:
         # What does not work for a whole lease, another replica should try.
         self.ill = now_s - self._healthy_s >= self.lease_ms / 1000
         over = self._incarnation.over.is_set()
+        if self.ill or over:
+            self._lose()
         if self.ill and not over:
             # At once: the replica may hang for as long as it is ill.
             self._liveness.see_to(self._resign)
-        if self.ill or over:
-            self._lose()
 
     def _lose(self) -> None:
         self.lost.set()
