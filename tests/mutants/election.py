@@ -68,10 +68,10 @@ _LEASES: Final = (
         "a-record-is-ended-from-whatever-version-it-has",
         "a record is ended by compare-and-set from the version that was seen for a whole lease",
         _LIVENESS,
-        "await self._store.set(key, value, version)\n                        self._removing",
+        "await self._store.set(key, value, version)\n                        self._remove_later",
         "again = await self._store.get(key)\n"
         "                        await self._store.set(key, value, again.version)\n"
-        "                        self._removing",
+        "                        self._remove_later",
         by_test(
             _LIVENESS_TESTS, "test_a_process_that_renews_its_lease_in_the_last_moment_keeps_it"
         ),
@@ -102,7 +102,7 @@ _LEASES: Final = (
         "who-could-not-look-does-not-wait-anew",
         "after an outage of the store each process has a whole lease to renew its record",
         _LIVENESS,
-        "if blind or version != other.version:",
+        "if other.unseen or version != other.version:",
         "if version != other.version:",
         by_test(_LIVENESS_TESTS, "test_an_outage_of_the_store_ends_no_process"),
     ),
@@ -121,6 +121,24 @@ _LEASES: Final = (
         "        if found is None or decode_record(found.value).ended:",
         "        if found is None:",
         by_test(_LIVENESS_TESTS, "test_a_process_whose_record_was_ended_begins_a_new_incarnation"),
+    ),
+    Mutant(
+        "a-log-that-cannot-be-checked-stops-the-renewals",
+        "nothing that a log does keeps the process from renewing its lease",
+        _LIVENESS,
+        "            try:\n                told()\n            except Exception:\n",
+        "            try:\n                told()\n            except EngineError:\n",
+        by_test(_LIVENESS_TESTS, "test_a_log_that_fails_keeps_no_other_one_from_being_renewed"),
+    ),
+    Mutant(
+        "a-chore-that-hangs-stops-the-renewals",
+        "nothing that is left to be done keeps the process from renewing its lease",
+        _LIVENESS,
+        "                    await current.renew()\n",
+        "                    await current.renew()\n"
+        "                if self._unfinished:\n"
+        "                    await self._unfinished[0]()\n",
+        by_test(_LIVENESS_TESTS, "test_a_chore_that_hangs_costs_no_lease"),
     ),
     Mutant(
         "two-processes-share-a-record",
@@ -240,7 +258,7 @@ _ELECTIONS: Final = (
         _ELECTION,
         "            self._free_s = None\n",
         "            pass\n",
-        by_test(_ELECTION_TESTS, "test_of_many_candidates_one_is_elected"),
+        by_test(_ELECTION_TESTS, "test_whoever_could_have_led_before_waits_for_who_leads_since"),
     ),
     Mutant(
         "a-takeover-goes-on-from-a-newer-list",
@@ -355,11 +373,20 @@ _RESIGNATIONS: Final = (
         by_test(_ELECTION_TESTS, "test_a_resignation_that_the_store_did_not_take_is_sent_again"),
     ),
     Mutant(
+        "nobody-does-what-was-left-unfinished",
+        "what a leader left unfinished is tried until the store has taken it",
+        _LIVENESS,
+        "        self._unfinished.append(work)\n        self._start_chores()\n",
+        "        self._unfinished.append(work)\n",
+        by_test(_LIVENESS_TESTS, "test_what_could_not_be_written_is_tried_until_it_is"),
+    ),
+    Mutant(
         "what-could-not-be-written-is-tried-once-more",
         "what a leader left unfinished is tried until the store has taken it",
         _LIVENESS,
-        "                await self._unfinished[0]()\n            self._unfinished.pop(0)\n",
-        "                await self._unfinished.pop(0)()\n",
+        "                        await self._unfinished[0]()\n"
+        "                        self._unfinished.pop(0)\n",
+        "                        await self._unfinished.pop(0)()\n",
         by_test(_LIVENESS_TESTS, "test_what_could_not_be_written_is_tried_until_it_is"),
     ),
     Mutant(

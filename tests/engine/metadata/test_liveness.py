@@ -450,6 +450,41 @@ def test_what_could_not_be_written_is_tried_until_it_is() -> None:
     _virtually(script)
 
 
+def test_a_chore_that_hangs_costs_no_lease() -> None:
+    async def script(tree: MemoryTree) -> None:
+        one = await _Process(tree, 1).begin()
+
+        async def hang() -> None:
+            await asyncio.Event().wait()
+
+        one.liveness.see_to(hang)
+        for _ in range(50):
+            await elapse(0.1)
+            assert one.incarnation.holds()
+        await one.liveness.close()
+
+    _virtually(script)
+
+
+def test_a_log_that_fails_keeps_no_other_one_from_being_renewed() -> None:
+    async def script(tree: MemoryTree) -> None:
+        one = await _Process(tree, 1).begin()
+        heard = 0
+
+        def fail() -> None:
+            raise RuntimeError("a defect")
+
+        def hear() -> None:
+            nonlocal heard
+            heard += 1
+
+        one.incarnation.on_renewal |= {"one": fail, "two": hear}
+        await elapse(3.0)
+        assert heard >= 10 and one.incarnation.holds()
+
+    _virtually(script)
+
+
 def test_two_processes_with_the_same_random_numbers_are_two() -> None:
     async def script(tree: MemoryTree) -> None:
         one, two = await _Process(tree, 1).begin(), await _Process(tree, 1).begin()

@@ -262,6 +262,21 @@ def test_of_many_candidates_one_is_elected() -> None:
     in_field(script)
 
 
+def test_whoever_could_have_led_before_waits_for_who_leads_since() -> None:
+    async def script(field: _Field) -> None:
+        one, two = field.candidate("one"), field.candidate("two")
+        able = False
+        campaign = asyncio.create_task(two.election.campaign(lambda: able, lambda: True))
+        await elapse(0.5)
+        await one.campaign()
+        able = True
+        await elapse(5.0)
+        assert not campaign.done() and one.holds()
+        campaign.cancel()
+
+    in_field(script)
+
+
 def test_two_replicas_of_one_process_follow_each_other() -> None:
     async def script(field: _Field) -> None:
         one = field.candidate("one")
