@@ -36,13 +36,13 @@ import msgspec
 
 import engine
 from engine.errors import EngineError, InvalidRequest, NotLeader, OutcomeUnknown
+from engine.ledger.settings import ClientSettings
 from engine.log.position import Position
 from engine.metadata.zookeeper_settings import ZooKeeperSettings
 from engine.ports.system_workers import ThreadWorkers
 from engine.replica.contract import ReadRows, Rows
 from engine.replica.entries import Request
 from engine.replica.replica import Replica
-from engine.replica.settings import ReplicaSettings
 from engine.state.rocks import open_rocks
 
 KEY_BYTES_MAX: Final = 1_000
@@ -425,10 +425,10 @@ async def open_replica(
     name: str,
     listen: str,
     data: Path,
-    settings: ReplicaSettings,
+    settings: ClientSettings | None = None,
     zookeeper: ZooKeeperSettings | None = None,
 ) -> AsyncIterator[Replica]:
-    """A replica of the map, in a cluster or on a folder.
+    """A replica of the map, in a cluster or on a folder. `settings` are for a cluster's client.
 
     It is elected there, too: another process may open the same folder, and only one of them can
     lead. `elect=False` is for a log that no other replica can reach.
@@ -437,7 +437,9 @@ async def open_replica(
     clustered = url.startswith("herdbook://")
     async with AsyncExitStack() as stack:
         client = await stack.enter_async_context(
-            engine.connect(url, zookeeper=zookeeper) if clustered else engine.open(url)
+            engine.connect(url, settings=settings, zookeeper=zookeeper)
+            if clustered
+            else engine.open(url)
         )
         workers = ThreadWorkers(asyncio.get_running_loop())
         stack.push_async_callback(workers.close)
@@ -448,7 +450,6 @@ async def open_replica(
             MapMachine(),
             state,
             address=listen,
-            settings=settings,
         )
         stack.push_async_callback(replica.close)
         yield replica
@@ -459,7 +460,7 @@ async def run(
     name: str,
     listen: str,
     data: Path,
-    settings: ReplicaSettings,
+    settings: ClientSettings,
     zookeeper: ZooKeeperSettings,
 ) -> None:
     """Serve until SIGTERM or SIGINT."""
@@ -483,10 +484,10 @@ def main() -> None:
     parser.add_argument("--name", default="map", help="of the log: one map each")
     parser.add_argument("--listen", default="127.0.0.1:7001", help="where clients connect")
     parser.add_argument("--data", type=Path, required=True, help="the folder of this replica")
-    parser.add_argument("--lease-ms", type=int, default=ReplicaSettings().lease_ms)
+    parser.add_argument("--lease-ms", type=int, default=ClientSettings().lease_ms)
     parser.add_argument("--session-ms", type=int, default=ZooKeeperSettings().session_timeout_ms)
     given = parser.parse_args()
-    settings = ReplicaSettings(lease_ms=given.lease_ms)
+    settings = ClientSettings(lease_ms=given.lease_ms)
     zookeeper = ZooKeeperSettings(session_timeout_ms=given.session_ms)
     with contextlib.suppress(KeyboardInterrupt):
         asyncio.run(run(given.url, given.name, given.listen, given.data, settings, zookeeper))

@@ -9,9 +9,8 @@ from broker.errors import BrokerUnavailable
 from broker.service import LOG
 from broker.wire.grpc_port import GrpcLink, GrpcWorkerPort
 from engine.errors import EngineError
-from engine.log.log_list import LOGS
+from engine.log.log_list import LOGS, decode_list
 from engine.metadata.contract import MetadataStore
-from engine.replica.election import decode_beat
 from engine.transport.grpc_settings import GrpcSettings
 from engine.transport.security import NO_SECURITY, Security
 
@@ -38,13 +37,13 @@ class LeaderWorkerPort:
     async def leader(self) -> str:
         """The address of who leads. Raises `BrokerUnavailable` if nobody does."""
         try:
-            found = await self._store.get(f"{LOGS}/{self._name}/leader")
-            beat = decode_beat(found.value) if found is not None else None
+            found = await self._store.get(f"{LOGS}/{self._name}/list")
+            address = "" if found is None else decode_list(found.value).leader_address
         except EngineError as error:
             raise BrokerUnavailable(f"who leads the broker is not known: {error}") from error
-        if beat is None or beat.resigned or not beat.address:
+        if not address:
             raise BrokerUnavailable("nobody leads the broker")
-        return beat.address
+        return address
 
     async def close(self) -> None:
         """Close all connections."""

@@ -40,6 +40,7 @@ from engine.metadata.bookies import Bookies
 from engine.metadata.contract import MetadataStore
 from engine.metadata.deadline import DeadlineStore
 from engine.metadata.ledgers import Fragment, Held, LedgerMetadata, Ledgers
+from engine.metadata.liveness import Liveness
 from engine.ports.clock import Clock
 from engine.ports.metrics import NO_METRICS, Metrics
 from engine.transport.contract import Transport, uses_reserve
@@ -73,6 +74,14 @@ class LedgerClient:
         self.rng = rng
         self.closed = asyncio.Event()
         """Set when the client is closed: what runs on by itself has to end."""
+        self.liveness = Liveness(
+            store=self.store,
+            clock=clock,
+            rng=rng,
+            lease_ms=self.settings.lease_ms,
+            clock_drift=self.settings.clock_drift,
+        )
+        """The lease by which this process leads logs."""
         self._ledgers = Ledgers(self.store, rng)
         self._bookies = Bookies(self.store)
         self._measures = ClientMeasures(metrics)
@@ -239,6 +248,7 @@ class LedgerClient:
     async def close(self) -> None:
         """Close the connections and end all tails. Writers and readers are of no use any more."""
         self.closed.set()
+        await self.liveness.close()
         await self.transport.close()
         await asyncio.sleep(0)
 

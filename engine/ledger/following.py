@@ -21,6 +21,8 @@ from engine.transport.contract import LacReply, Status
 
 PAUSE_MS_MAX: Final = 1_000
 """Between two questions to a bookie that does not answer."""
+IDLE_POLL_MS: Final = 40_000
+"""How long a bookie may wait with its answer if there was nothing new for long."""
 
 
 class LacFollower:
@@ -143,12 +145,13 @@ class LacFollower:
 
     async def _poll(self, bookie_id: str) -> None:
         settings = self._context.settings
+        poll_ms = settings.long_poll_ms
         try:
             while self._waiting and not self.metadata.closed:
                 if bookie_id not in self.metadata.fragments[-1].ensemble:
                     return
                 known = self.lac
-                reply = await self._ask(bookie_id, known, settings.long_poll_ms)
+                reply = await self._ask(bookie_id, known, poll_ms)
                 # One that is away is asked ever less often: the others tell what is new, and
                 # each try costs a look at the metadata.
                 if self._learn(reply):
@@ -157,6 +160,10 @@ class LacFollower:
                     before_ms = self._pauses_ms.get(bookie_id, settings.retry_pause_ms)
                     self._pauses_ms[bookie_id] = min(2 * before_ms, PAUSE_MS_MAX)
                 silent = bookie_id in self._pauses_ms
+                # What nobody writes to is asked about ever less often; a bookie answers at once
+                # when there is something.
+                idle = not silent and self.lac == known
+                poll_ms = min(2 * poll_ms, IDLE_POLL_MS) if idle else settings.long_poll_ms
                 if silent or self.lac == known:
                     self._refresh()
                     pause_ms = self._pauses_ms.get(bookie_id, settings.retry_pause_ms)

@@ -20,6 +20,9 @@ class ClientSettings:
     `respread_ms` is how long, at most, a writer lets bookies come before it moves a replica from a
     machine that has two.
     `straggler_close_ms` is how long `close()` waits for replicas behind the ack quorum.
+    `lease_ms` is how long this process, after it was last confirmed as alive, may answer reads of
+    the logs that it leads, and how long others wait before they take over from it.
+    `clock_drift` is by how much the machines' clocks may differ in speed.
     """
 
     ensemble: int = 3
@@ -38,6 +41,8 @@ class ClientSettings:
     spare_ms_max: int = 20
     respread_ms: int = 1_000
     straggler_close_ms: int = 1_000
+    lease_ms: int = 1_500
+    clock_drift: float = 0.05
     writer_bytes_max: int = limits.WRITER_BYTES_MAX
     writer_parked_bytes_max: int = limits.WRITER_PARKED_BYTES_MAX
     straggler_bytes_max: int = limits.STRAGGLER_BYTES_MAX

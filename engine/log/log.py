@@ -4,8 +4,9 @@ Invariants:
 - A takeover raises the epoch, then closes the last listed ledger by recovery, then lists its own.
   So no older leader lists a ledger any more, none gets an append acknowledged any more, and all
   that any of them ever acknowledged is before the first entry of the new one.
-- The epoch is raised only from the epoch that was read while the caller was known to hold the lead.
-  A caller that is late because of a slow call finds another epoch and is deposed.
+- The epoch is raised only from the epoch that was read. A replica raises it only from a list whose
+  leader's lease has ended. A caller that is late because of a slow call finds another epoch and is
+  deposed.
 - What is dropped is taken off the list first, then deleted: a reader that misses a ledger finds
   the reason in the list.
 - A removal is a term of the log, without entries: it raises the epoch, closes the last ledger, then
@@ -27,6 +28,8 @@ from engine.errors import (
 from engine.ledger.client import LedgerClient
 from engine.ledger.writer import LedgerWriter
 from engine.log.log_list import (
+    HeldList,
+    Leader,
     LogList,
     LogLists,
     Pin,
@@ -34,6 +37,7 @@ from engine.log.log_list import (
     listing,
     raised_from,
     removing,
+    resigned,
 )
 from engine.log.log_reader import Batch, LogReader
 from engine.log.log_writer import LogWriter
@@ -72,21 +76,25 @@ class ReplicatedLog:
         """
         return (await self._lists.read_fresh()).list
 
-    async def lead(self, holds: Callable[[], bool] = lambda: True) -> LogWriter:
+    async def seen(self) -> HeldList:
+        """The list as this session sees it, perhaps a little old: for `lead`.
+
+        Raises as `list`.
+        """
+        return await self._lists.read()
+
+    async def lead(self, leader: Leader | None = None, after: HeldList | None = None) -> LogWriter:
         """Take the log over: afterwards no older writer gets anything acknowledged any more.
 
-        `holds()` says whether nobody else can have been elected up to this moment; without it
-        the caller always leads. Raises `MetadataUnavailable`, `RecoveryIncomplete`,
-        `NotEnoughBookies` (call again), `Deposed` (`holds()` was false once the list had been
-        read, or somebody else has begun a newer epoch meanwhile), `Unavailable` while a backup is
-        being restored into the store.
+        `leader` was elected: its name is listed with the new epoch. `after` is the list by which
+        it was elected: the epoch is raised from that one's alone. Without them the caller always
+        leads. Raises `MetadataUnavailable`, `RecoveryIncomplete`, `NotEnoughBookies` (call again),
+        `Deposed` (somebody else has begun a newer epoch meanwhile), `Unavailable` while a backup
+        is being restored into the store.
         """
         await check_not_under_way(self._client.store)
-        held = await self._lists.read_fresh()
-        # In this order: a list that is read after the lease may show the next leader's epoch.
-        if not holds():
-            raise Deposed(f"log {self.name}: the lease expired before the log's list was read")
-        held = await self._lists.update(held, raised_from(held.list.epoch))
+        held = after if after is not None else await self._lists.read_fresh()
+        held = await self._lists.update(held, raised_from(held.list.epoch, leader))
         epoch = held.list.epoch
         last_entry = await self._close_last(held.list)
         ledger = await self._create(epoch)
@@ -184,6 +192,13 @@ class ReplicatedLog:
         every snapshot in use, read after that epoch began. Raises `MetadataUnavailable`.
         """
         return await self._sweeper.sweep(keep, epoch)
+
+    async def resign(self, leader: Leader) -> None:
+        """Let another replica lead at once, where this one was elected, or may have been.
+
+        Raises `MetadataUnavailable` (it may be done).
+        """
+        await self._lists.update(await self._lists.read_fresh(), resigned(leader))
 
     async def remove(self, still: Callable[[], Awaitable[bool]]) -> int:
         """End the log for good; returns the epoch before which all that is left of it is garbage.

@@ -8,6 +8,8 @@ Invariants:
 - `dropped_through` is the last entry that was dropped; it never goes back.
 - A log that is removed leaves its list, empty, with the epoch of the removal: the next log of this
   name goes on from there, so epochs tell its ledgers and writers from those of all before it.
+- The leader of an epoch is named in the write that raises it. An epoch that is raised without an
+  election, by a removal for example, leaves the name: the next leader still waits for that lease.
 - A position before the first ledger, but for START, is one of a log that was removed.
 - Every write carries a fresh token, so that a writer whose reply was lost recognises its own value.
 """
@@ -33,7 +35,8 @@ from engine.metadata.contract import MetadataStore
 from engine.metadata.lost_logs import lost_logs
 from engine.run import NO_ENTRY
 
-FORMAT_MAJOR: Final = 1
+FORMAT_MAJOR: Final = 2
+"""1: leaders were elected by a key beside the list, which no leader is named in."""
 LOGS: Final = "/logs"
 NAME_BYTES_MAX: Final = 200
 _PART: Final = re.compile(r"[A-Za-z0-9._-]+")
@@ -57,6 +60,18 @@ class Pin(msgspec.Struct, frozen=True, array_like=True):
     expires_ms: int
 
 
+class Leader(msgspec.Struct, frozen=True, array_like=True):
+    """Who was elected last, and leads if the epoch is still its own and it has not resigned."""
+
+    process: str
+    """The incarnation of its process: see `engine.metadata.liveness`."""
+    replica: str
+    address: str
+    lease_ms: int
+    epoch: int = 0
+    resigned: bool = False
+
+
 class LogList(msgspec.Struct, frozen=True, omit_defaults=True):
     """What the metadata store knows of a log. `msgspec.structs.replace` makes the next value.
 
@@ -69,7 +84,9 @@ class LogList(msgspec.Struct, frozen=True, omit_defaults=True):
     dropped_through: Position = START
     pins: tuple[Pin, ...] = ()
     token: int = 0
-    format_major: int = FORMAT_MAJOR
+    leader: Leader | None = None
+    format_major: int = 1
+    """The one that a list without this field has."""
 
     def __post_init__(self) -> None:
         ids = [listed.ledger for listed in self.listed]
@@ -78,6 +95,13 @@ class LogList(msgspec.Struct, frozen=True, omit_defaults=True):
         assert not ids or self.dropped_through < (ids[0], 0), (self.dropped_through, ids)
         assert all(listed.last_entry is not None for listed in self.listed[:-1]), self.listed
         assert not ids or self.listed[-1].last_entry is None, self.listed[-1]
+
+    @property
+    def leader_address(self) -> str:
+        """The address of the leader, "" if nobody leads."""
+        leader = self.leader
+        leads = leader is not None and leader.epoch == self.epoch and not leader.resigned
+        return leader.address if leader is not None and leads else ""
 
     @property
     def ledgers(self) -> tuple[int, ...]:
@@ -132,7 +156,7 @@ _decode = msgspec.msgpack.Decoder(LogList).decode
 class _Major(msgspec.Struct):
     """What every version has."""
 
-    format_major: int = FORMAT_MAJOR
+    format_major: int = 1
 
 
 _decode_major = msgspec.msgpack.Decoder(_Major).decode
@@ -229,27 +253,57 @@ class LogLists:
         return await self._store.set(self.key, _encode(wanted), version)
 
 
-def raised_from(epoch: int) -> Callable[[LogList], LogList]:
+def raised_from(epoch: int, leader: Leader | None = None) -> Callable[[LogList], LogList]:
     """The change to the next epoch: from then on no older leader can list a ledger.
 
-    It raises `Deposed` if the current epoch is another one.
+    `leader` was elected, and leads in it. It raises `Deposed` if the current epoch is another one.
     """
 
     def change(current: LogList) -> LogList:
         check_epoch(current, epoch)
-        return msgspec.structs.replace(current, epoch=current.epoch + 1)
+        raised = msgspec.structs.replace(current, epoch=epoch + 1)
+        if leader is None:
+            return raised
+        named = msgspec.structs.replace(leader, epoch=epoch + 1)
+        return msgspec.structs.replace(raised, leader=named, format_major=FORMAT_MAJOR)
+
+    return change
+
+
+def resigned(leader: Leader) -> Callable[[LogList], LogList | None]:
+    """The change by which a leader makes room for another one.
+
+    If the write that was to name it has not arrived yet, it never will.
+    """
+
+    def change(current: LogList) -> LogList | None:
+        if current.epoch < leader.epoch:
+            # Any write does: the late one expects the version before it.
+            return current
+        if current.leader != leader:
+            return None
+        given_up = msgspec.structs.replace(leader, resigned=True)
+        return msgspec.structs.replace(current, leader=given_up)
 
     return change
 
 
 def removing(epoch: int) -> Callable[[LogList], LogList]:
-    """The change that leaves nothing but the epoch. It raises `Deposed` under another one."""
+    """The change that leaves nothing but the epoch and who led last.
+
+    It raises `Deposed` under another epoch.
+    """
 
     def change(current: LogList) -> LogList:
         check_epoch(current, epoch)
-        return LogList(epoch)
+        return emptied(current)
 
     return change
+
+
+def emptied(current: LogList) -> LogList:
+    """The list of a log that is removed."""
+    return LogList(current.epoch, leader=current.leader, format_major=current.format_major)
 
 
 def listing(
@@ -289,8 +343,10 @@ def check_name(name: str) -> None:
 def _check_step(old: LogList, new: LogList) -> None:
     """Assert that a change keeps what must never change."""
     assert new.epoch >= old.epoch, (old.epoch, new.epoch)
+    assert new.format_major >= old.format_major and (old.leader is None or new.leader is not None)
     if old.listed and not new.listed:
-        assert new == LogList(old.epoch, token=new.token), "a removal leaves the epoch alone"
+        removed = msgspec.structs.replace(emptied(old), token=new.token)
+        assert new == removed, "a removal leaves the epoch, and who led"
         return
     assert new.dropped_through >= old.dropped_through
     assert old.first_ledger in (0, new.first_ledger)

@@ -7,9 +7,11 @@ Invariants:
 - A snapshot that was replaced is deleted when no replica has pinned its position any more.
 - One snapshot is written at a time. Writing one takes at most a share of the event loop.
 - A duty that fails is tried again later; the term goes on.
+- While nothing is applied and no replica comes or goes, nothing is read and no timer runs.
 """
 
 import asyncio
+import contextlib
 import logging
 
 from engine.errors import Deposed, EngineError, ReplicaFailed
@@ -61,20 +63,43 @@ class Duties:
         self._bytes_then = 0
         self._known = 0
         self._known_since_s = 0.0
+        self._newest: SnapshotRecord | None = None
+        self._newest_known = False
+        self._members_changed = True
+        self._due = asyncio.Event()
+
+    def applied(self) -> None:
+        """Commands were applied: a snapshot may be due."""
+        self._due.set()
 
     async def see_to_them(self) -> None:
         """Until the term ends."""
+        unwatch = self._members.watch(self._note_members)
+        try:
+            await self._see_to_them()
+        finally:
+            unwatch()
+
+    def _note_members(self) -> None:
+        self._members_changed = True
+        self._due.set()
+
+    async def _see_to_them(self) -> None:
         swept = False
         told = ""
         while not self._leading.over.is_set():
+            self._due.clear()
+            wait_s: float | None = self._settings.duties_ms / 1000
             try:
                 if not swept:
                     await self._sweep()
                     swept = True
-                await self._raise_level()
+                settled = await self._raise_level()
                 if await self._snapshot_due():
                     await self.snapshot()
                 await self._drop_retired()
+                if settled and not self._retired:
+                    wait_s = self._until_old_s()
             except (Deposed, ReplicaFailed) as error:
                 self._leading.end(error)
                 return
@@ -84,6 +109,9 @@ class Duties:
                     told = repr(error)
                     known = isinstance(error, EngineError)
                     _logger.warning("log %s: %s", self._log.name, error, exc_info=not known)
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(wait_s):
+                    await self._due.wait()
             await asyncio.sleep(self._settings.duties_ms / 1000)
 
     async def snapshot(self) -> Position:
@@ -104,6 +132,7 @@ class Duties:
             self._bytes_then = bytes_then
             self._measures.snapshots.add()
             self._retired.update({each.ledger_id: each for each in replaced})
+            self._newest, self._newest_known = record, True
             at = record.at
             await self._log.truncate(at if durable == START else min(at, durable))
             await self._drop_retired()
@@ -130,7 +159,10 @@ class Duties:
         settings = self._settings
         if not settings.snapshot_entries:
             return False
-        newest = await self._snapshots.newest()
+        if not self._newest_known:
+            # Only the leader of this epoch names another one.
+            self._newest, self._newest_known = await self._snapshots.newest(), True
+        newest = self._newest
         entries = self._applier.summary.entries - (newest.log_entries if newest is not None else 0)
         if entries >= settings.snapshot_entries:
             return True
@@ -139,17 +171,39 @@ class Duties:
         age_ms = self._clock.wall_ms() - newest.taken_ms if newest is not None else 0
         return entries > 0 and age_ms >= settings.snapshot_ms
 
+    def _until_old_s(self) -> float | None:
+        """When the newest snapshot will be too old, if nothing is applied before; None: never."""
+        newest = self._newest
+        if newest is None or not self._settings.snapshot_entries:
+            return None
+        if self._applier.summary.entries <= newest.log_entries:
+            return None
+        age_ms = self._clock.wall_ms() - newest.taken_ms
+        return max(self._settings.snapshot_ms - age_ms, 0) / 1000
+
     async def _sweep(self) -> None:
         epoch = self._leading.writer.epoch
         kept = await self._snapshots.claim(epoch)
         await self._log.sweep(kept, epoch)
 
-    async def _raise_level(self) -> None:
-        """Allow the newest commands that every replica has known for a while."""
-        known = min([self._level, *(member.level for member in await self._members.all())])
+    async def _raise_level(self) -> bool:
+        """Allow the newest commands that every replica has known for a while.
+
+        Returns whether there is nothing to wait for but other replicas.
+        """
         now_s = self._clock.monotonic()
-        if known != self._known:
-            self._known, self._known_since_s = known, now_s
+        if self._members_changed:
+            self._members_changed = False
+            try:
+                listed = await self._members.all()
+            except BaseException:
+                self._members_changed = True
+                raise
+            known = min([self._level, *(member.level for member in listed)])
+            if known != self._known:
+                self._known, self._known_since_s = known, now_s
+        known = self._known
         settled = now_s - self._known_since_s >= self._settings.level_settle_ms / 1000
         if known > self._applier.summary.level and settled:
             await self._leading.say(encode_level(known))
+        return known <= self._applier.summary.level

@@ -1,358 +1,309 @@
-"""Who leads: one key that its holder keeps beating, and that others take when the beat stops.
+"""Who leads a log: the list of the log names its leader, whose process has a lease.
 
-The key `/logs/NAME/leader` holds a `Beat`. Its holder writes it again several times a lease; each
-write that returns prolongs the lease, counted from the moment before the write was sent. Who wants
-the key waits until it has seen the same version for a whole lease, by its own monotonic clock, and
-then takes it by compare-and-set. After Gray and Cheriton, "Leases" (SOSP 1989).
+A replica that wants to lead reads the list. If the leader that it names has not resigned, the
+replica waits until the lease of that leader's process has ended (`engine.metadata.liveness`). Then
+one compare-and-set of the list raises the epoch and names the new leader. Nothing is written while
+the leader stays, so an idle log costs the metadata store nothing.
 
 Invariants (`tests/leadership/model.py` checks them over every order of all messages):
-- A lease ends, by its holder's clock, before anybody takes the key: the taker saw the holder's last
-  beat after it was sent, and waits from there. It waits for the longer of the holder's lease and
-  its own, and for the clocks' drift.
-- The key is never removed, so its version only grows: a holder that comes back from a pause cannot
-  mistake another's beat for its own. It outlives its log.
-- Being elected is not leading: the epoch in the log's list decides that. It is raised only from
-  the epoch that was read while the lease held: see `ReplicatedLog.lead`. So the leader of a later
-  epoch was elected after the lease of the previous leader had ended.
-- A lease ends as soon as one of its holder's clocks, monotonic or wall, says so: a machine that was
-  paused and whose wall clock was then corrected has no lease left.
+- The epoch is raised only from a list whose leader had no lease any more. So the leader of a later
+  epoch never acknowledged anything while the leader of an earlier one answered reads.
+- A leader answers under the lease of the incarnation that the list names for its epoch, and under
+  no other one.
+- A leader that resigns answers nothing from the moment before that is sent. It resigns until that
+  is written, or its process has ended: else nobody could lead a log whose leader's process lives.
 - Who defers to others waits so much longer than they, and no longer: a preference, not a rule.
 """
 
 import asyncio
 import contextlib
-import logging
 import random
 from collections.abc import Callable
-from typing import Final, NamedTuple
 
 import msgspec
 
-from engine.errors import (
-    CannotRead,
-    FormatTooNew,
-    KeyExists,
-    MetadataUnavailable,
-    VersionConflict,
-)
-from engine.log.log_list import LOGS
-from engine.metadata.contract import MetadataStore, Versioned
+from engine.errors import MetadataUnavailable
+from engine.ledger.client import LedgerClient
+from engine.log.log import ReplicatedLog
+from engine.log.log_list import LOGS, HeldList, Leader, LogList
+from engine.metadata.contract import MetadataStore
+from engine.metadata.liveness import Incarnation, Liveness, Other
 from engine.ports.clock import Clock
 
-FORMAT_MAJOR: Final = 1
-_BEATS_A_LEASE: Final = 4
-_LOOKS_A_LEASE: Final = 4
-_logger = logging.getLogger(__name__)
-
-
-class Beat(msgspec.Struct, frozen=True, omit_defaults=True):
-    """What the key holds. `token` tells one holding from every other."""
-
-    replica: str
-    address: str
-    token: int
-    number: int = 0
-    epoch: int = 0
-    lease_ms: int = 0
-    resigned: bool = False
-    format_major: int = FORMAT_MAJOR
-
-
-class _Moment(NamedTuple):
-    """A point in time, by both clocks of a machine."""
-
-    monotonic_s: float
-    wall_ms: int
-
-
-_encode = msgspec.msgpack.Encoder().encode
-_decode = msgspec.msgpack.Decoder(Beat).decode
-
-
-def decode_beat(value: bytes) -> Beat:
-    """Decode the key's value. Raises `FormatTooNew`, `CannotRead`."""
-    try:
-        beat = _decode(value)
-    except msgspec.MsgspecError as error:
-        raise CannotRead(f"a leader's key is damaged: {error}") from error
-    if beat.format_major > FORMAT_MAJOR:
-        raise FormatTooNew(f"a leader's key has format {beat.format_major}")
-    return beat
-
-
-def key_of(log_name: str) -> str:
-    """The key by which a log's leader is elected."""
-    return f"{LOGS}/{log_name}/leader"
+_OLD_LOOKS_A_LEASE = 4
 
 
 class Election:
-    """One replica's view of the key. All methods are called on the event loop."""
+    """One replica's view of who leads. All methods are called on the event loop."""
 
     def __init__(
-        self,
-        *,
-        store: MetadataStore,
-        clock: Clock,
-        rng: random.Random,
-        key: str,
-        replica: str,
-        address: str,
-        lease_ms: int,
-        clock_drift: float,
+        self, client: LedgerClient, log: ReplicatedLog, *, replica: str, address: str
     ) -> None:
-        self._store = store
-        self._clock = clock
-        self._rng = rng
-        self._key = key
-        self._identity = Beat(replica, address, 0, lease_ms=lease_ms)
-        self._drift = clock_drift
+        self._log = log
+        self._store = client.store
+        self._clock: Clock = client.clock
+        self._rng: random.Random = client.rng
+        self._liveness: Liveness = client.liveness
+        self._replica = replica
+        self._address = address
         self._deference_s = 0.0
-        self._seen: Beat | None = None
-        self._seen_version = -1
-        # Whoever led before may have beaten just now.
-        self._seen_s = clock.monotonic()
-        self._seen_lease_ms = 0
-        self._looked = self._removed = False
-        self._tried: tuple[Beat, _Moment] | None = None
+        self._seen = LogList()
+        self._free_s: float | None = None
+        """Since when nobody has led, by what was seen."""
+        self._other: Other | None = None
+        self._old = _OldKey(client.store, log.name, client.clock, client.liveness.lease_ms)
         self._changed = asyncio.Event()
-        self._unwatch = store.watch(key, self._changed.set)
+        self._unwatch = log.watch(self._changed.set)
 
     @property
     def leader(self) -> str:
-        """The address of who held the key when it was last looked at, "" if nobody did."""
-        return "" if self._seen is None or self._seen.resigned else self._seen.address
+        """The address of who led when the list was last looked at, "" if nobody did."""
+        return self._seen.leader_address
 
     def defer(self, seconds: float) -> None:
-        """From now on leave others so much time to take the key first; 0: none."""
+        """From now on leave others so much time to be elected first; 0: none."""
         if seconds != self._deference_s:
             self._deference_s = seconds
             self._changed.set()
 
-    async def campaign(self, *, first_ever: bool) -> "Holding":
-        """Wait until the key can be taken, and take it.
+    async def follow(self) -> None:
+        """Keep an eye on who leads, for ever. Raises `FormatTooNew`, `CannotRead`."""
+        while True:
+            self._changed.clear()
+            pause_s: float | None = self._liveness.lease_ms / 1000
+            with contextlib.suppress(MetadataUnavailable):
+                await self.look()
+                pause_s = None
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(pause_s):
+                    await self._changed.wait()
 
-        `first_ever`: nobody has ever led, so there is no lease to wait for.
-        Raises `FormatTooNew`; whatever is unavailable is tried again.
+    async def look(self) -> None:
+        """See who leads. Raises `MetadataUnavailable`, `FormatTooNew`, `CannotRead`."""
+        self._note((await self._log.seen()).list)
+
+    async def campaign(self, able: Callable[[], bool], healthy: Callable[[], bool]) -> "Holding":
+        """Wait until this replica may lead: `ReplicatedLog.lead` decides whether it does.
+
+        It waits until it is `able()`, too. A leader that is not `healthy()` for a whole lease loses
+        the lead.
+        Raises `FormatTooNew`, `CannotRead`; whatever is unavailable is tried again.
         """
         while True:
-            pause_s = self._identity.lease_ms / 1000 / _LOOKS_A_LEASE
+            self._changed.clear()
+            pause_s: float | None = self._liveness.lease_ms / 1000
             try:
-                await self._look()
-                holding = self._taken()
-                pause_s = min(pause_s, self._remaining_s(first_ever))
-                if holding is None and pause_s <= 0:
-                    holding = await self._take()
-                    pause_s = 0.0
-                if holding is not None:
-                    return holding
+                held = await self._log.seen()
+                self._note(held.list)
+                incarnation = await self._liveness.incarnation()
+                pause_s = await self._pause_s(incarnation, held.list)
+                if pause_s is not None and pause_s <= 0:
+                    if able():
+                        return Holding(self, incarnation, held, healthy)
+                    pause_s = self._liveness.lease_ms / 1000
             except MetadataUnavailable:
                 pass
-            # A draw keeps candidates from trying at the same moment again and again.
-            await self._wait_s(pause_s + self._rng.random() * 0.02)
+            if pause_s is not None:
+                # A draw keeps candidates from trying at the same moment again and again.
+                pause_s = max(pause_s, 0.0) + self._rng.random() * 0.02
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(pause_s):
+                    await self._changed.wait()
 
-    async def _wait_s(self, seconds: float) -> None:
-        self._changed.clear()
-        with contextlib.suppress(TimeoutError):
-            async with asyncio.timeout(seconds):
-                await self._changed.wait()
+    async def _pause_s(self, incarnation: Incarnation, now: LogList) -> float | None:
+        """How long to wait before the next look; None: until something changes."""
+        now_s = self._clock.monotonic()
+        if self._free_s is None and await self._free(incarnation, now):
+            self._free_s = now_s
+        if self._free_s is not None:
+            return self._free_s + self._deference_s - now_s
+        return self._old.pause_s if now.leader is None else None
 
-    async def _look(self) -> None:
-        """Read the key, and remember when this very beat was first seen."""
-        found = await self._store.get(self._key)
-        if found is not None:
-            self._note(found)
-        elif self._seen_version >= 0 or not self._looked:
-            # Somebody may have removed it by hand, and its last holder may still have its lease.
-            self._seen_s = self._clock.monotonic()
-            self._removed = self._removed or self._seen_version >= 0
-            self._seen, self._seen_version = None, -1
-        self._looked = True
+    def _note(self, now: LogList) -> None:
+        if (now.epoch, now.leader) != (self._seen.epoch, self._seen.leader):
+            self._free_s = None
+        self._seen = now
 
-    def _note(self, found: Versioned) -> None:
-        beat = decode_beat(found.value)
-        if (found.version, beat) != (self._seen_version, self._seen):
-            # It was sent before it was seen, at the latest just now: its lease may run from here.
-            self._seen_s = self._clock.monotonic()
-            self._seen, self._seen_version = beat, found.version
-            self._seen_lease_ms = beat.lease_ms
+    async def _free(self, incarnation: Incarnation, now: LogList) -> bool:
+        """Whether nobody else leads, nor can answer as the leader that the list names."""
+        leader = now.leader
+        if leader is None:
+            self._watch(None)
+            return now.epoch == 0 or await self._old.free()
+        own = (leader.process, leader.replica) == (incarnation.process_id, self._replica)
+        if leader.resigned or own:
+            self._watch(None)
+            return True
+        self._watch(leader)
+        return self._other is not None and self._other.over
 
-    def _remaining_s(self, first_ever: bool) -> float:
-        """How long the lease of the last holder may still run, and others are left to be first."""
-        seen = self._seen
-        free = seen.resigned if seen is not None else first_ever and not self._removed
-        lease_ms = max(self._identity.lease_ms, self._seen_lease_ms)
-        lease_s = 0.0 if free else lease_ms / 1000 * (1 + self._drift)
-        return self._seen_s + lease_s + self._deference_s - self._clock.monotonic()
-
-    def _taken(self) -> "Holding | None":
-        """What an earlier try took, though its reply was lost."""
-        if self._tried is None or self._seen is None or not _same(self._seen, self._tried[0]):
-            return None
-        beat, sent = self._tried
-        self._tried = None
-        # Its lease may have expired. The first beat shows whether it still holds the key.
-        return Holding(self, beat, self._seen_version, sent)
-
-    async def _take(self) -> "Holding | None":
-        """Take the key from the version seen; None if somebody else was quicker."""
-        beat = msgspec.structs.replace(self._identity, token=self._rng.getrandbits(63))
-        sent = _now(self._clock)
-        self._tried = (beat, sent)
-        try:
-            if self._seen_version < 0:
-                version = await self._store.create(self._key, _encode(beat))
-            else:
-                version = await self._store.set(self._key, _encode(beat), self._seen_version)
-        except (KeyExists, VersionConflict):
-            await self._look()
-            return self._taken()
-        self._tried = None
-        self._seen, self._seen_version = beat, version
-        return Holding(self, beat, version, sent)
+    def _watch(self, leader: Leader | None) -> None:
+        """Watch the process of this leader, and no other one."""
+        other = self._other
+        if other is not None and (leader is None or other.process_id != leader.process):
+            self._liveness.unwatch(other, self._changed.set)
+            self._other = None
+        if leader is not None and self._other is None:
+            self._other = self._liveness.watch(leader.process, leader.lease_ms, self._changed.set)
 
     def close(self) -> None:
         """Stop watching."""
         self._unwatch()
+        self._watch(None)
 
 
 class Holding:
-    """The key, held: beats until it is lost or given back."""
+    """The right to lead in one epoch, for as long as the lease of the process holds."""
 
-    def __init__(self, election: Election, beat: Beat, version: int, sent: _Moment) -> None:
-        self._election = election
-        self._store = election._store
-        self._clock = election._clock
-        self._beat = beat
-        self._version = version
-        self._lease_end_s = sent.monotonic_s + beat.lease_ms / 1000
-        self._lease_end_wall_ms = sent.wall_ms + beat.lease_ms
-        self._renewed = asyncio.Event()
+    def __init__(
+        self,
+        election: Election,
+        incarnation: Incarnation,
+        after: HeldList,
+        healthy: Callable[[], bool],
+    ) -> None:
+        self.after: HeldList | None = after
+        """The list by which it was elected."""
+        self.epoch = after.list.epoch + 1
+        self.leader: Leader | None = Leader(
+            process=incarnation.process_id,
+            replica=election._replica,
+            address=election._address,
+            lease_ms=election._liveness.lease_ms,
+        )
         self.lost = asyncio.Event()
-        """Set when somebody else has the key, or it was given back."""
-        self.epoch = 0
-        """The epoch that the holder leads in, told with each beat for people to see."""
+        """Set when it may not lead any more, or cannot."""
+        self._log = election._log
+        self._liveness = election._liveness
+        self._clock = election._clock
+        self._incarnation = incarnation
+        self._healthy = healthy
+        self._healthy_s = self._clock.monotonic()
+        self._renewed = asyncio.Event()
+        self.lapsed = asyncio.Event()
+        """Set when its lease has run out and may be renewed: it may have been replaced."""
+        self.ill = False
+        """Whether it was lost because it was not healthy for a whole lease."""
+        self.lease_ms = election._liveness.lease_ms
+        incarnation.on_renewal[self] = self._on_renewal
+        self._on_renewal()
 
     def holds(self) -> bool:
         """Whether nobody else can have been elected up to this moment. Any thread may ask."""
-        return (
-            not self.lost.is_set()
-            and self._clock.monotonic() < self._lease_end_s
-            and self._clock.wall_ms() < self._lease_end_wall_ms
-        )
+        return not self.lost.is_set() and self._incarnation.holds()
 
-    async def until_holds(self, timeout_ms: int) -> bool:
-        """Wait for the next beat if the lease has run out; whether it holds then."""
+    async def until_holds(self) -> bool:
+        """Wait for a renewal, for a lease at most, if it has run out; whether it holds then."""
         if not self.holds() and not self.lost.is_set():
             self._renewed.clear()
             with contextlib.suppress(TimeoutError):
-                async with asyncio.timeout(timeout_ms / 1000):
+                async with asyncio.timeout(self.lease_ms / 1000):
                     await self._renewed.wait()
         return self.holds()
 
-    async def keep(self, healthy: Callable[[], bool]) -> None:
-        """Beat until the key is lost. A holder that is not `healthy()` only looks who has it."""
-        pause_s = self._beat.lease_ms / 1000 / _BEATS_A_LEASE
-        while not self.lost.is_set():
-            try:
-                await (self._beat_once() if healthy() else self._settle())
-            except Exception:
-                # A beat that fails for whatever reason is a beat let out.
-                _logger.exception("%s could not be beaten", self._election._key)
-            await asyncio.sleep(pause_s)
-
-    async def _beat_once(self) -> None:
-        number = self._beat.number + 1
-        self._beat = msgspec.structs.replace(self._beat, number=number, epoch=self.epoch)
-        sent = _now(self._clock)
-        try:
-            # A store that is slow once must not cost the lease: the next beat asks again.
-            async with asyncio.timeout(self._beat.lease_ms / 2000):
-                if not self.holds():
-                    # After a gap, somebody else may have the key, or have removed and recreated it.
-                    await self._settle()
-                    if self.lost.is_set():
-                        return
-                key, value = self._election._key, self._value()
-                self._version = await self._store.set(key, value, self._version)
-        except (MetadataUnavailable, TimeoutError):
-            return
-        except VersionConflict:
-            await self._settle()
-            return
-        self._prolong(sent)
-
     async def resign(self) -> None:
-        """Give the key back, so that another can take it at once. `keep` has ended before."""
+        """Let another replica lead at once. If the store does not answer, it is tried again."""
         self._lose()
-        self._beat = msgspec.structs.replace(self._beat, resigned=True)
-        key = self._election._key
-        with contextlib.suppress(MetadataUnavailable, VersionConflict):
-            try:
-                await self._store.set(key, self._value(), self._version)
-            except VersionConflict:
-                # One of its own beats may have been under way when `keep` ended.
-                found = await self._store.get(key)
-                if found is not None and _same(decode_beat(found.value), self._beat):
-                    await self._store.set(key, self._value(), found.version)
-
-    async def _settle(self) -> None:
-        """Look who has the key: this holder, perhaps after a lost reply, or another one."""
+        if self._incarnation.over.is_set():
+            return
         try:
-            found = await self._store.get(self._election._key)
+            await self._resign()
         except MetadataUnavailable:
-            return
-        if found is None:
-            # Somebody removed the key by hand: it is nobody's now.
-            self._lose()
-            return
-        self._election._note(found)
-        if not _same(decode_beat(found.value), self._beat):
-            self._lose()
-            return
-        # An earlier beat of this holder whose reply was lost. The next one prolongs the lease.
-        self._version = found.version
+            self._liveness.see_to(self._resign)
 
-    def _prolong(self, sent: _Moment) -> None:
-        self._lease_end_s = sent.monotonic_s + self._beat.lease_ms / 1000
-        self._lease_end_wall_ms = sent.wall_ms + self._beat.lease_ms
-        self._renewed.set()
+    async def _resign(self) -> None:
+        assert self.leader is not None
+        await self._log.resign(msgspec.structs.replace(self.leader, epoch=self.epoch))
+
+    def _on_renewal(self) -> None:
+        now_s = self._clock.monotonic()
+        if self._incarnation.holds():
+            self.lapsed.clear()
+            self._renewed.set()
+        else:
+            self.lapsed.set()
+        if self._healthy():
+            self._healthy_s = now_s
+        # What does not work for a whole lease, another replica should try.
+        self.ill = now_s - self._healthy_s >= self.lease_ms / 1000
+        over = self._incarnation.over.is_set()
+        if self.ill or over:
+            self._lose()
+        if self.ill and not over:
+            # At once: the replica may hang for as long as it is ill.
+            self._liveness.see_to(self._resign)
 
     def _lose(self) -> None:
         self.lost.set()
         self._renewed.set()
-
-    def _value(self) -> bytes:
-        return _encode(self._beat)
-
-
-def _now(clock: Clock) -> _Moment:
-    return _Moment(clock.monotonic(), clock.wall_ms())
-
-
-def _same(beat: Beat, other: Beat) -> bool:
-    """Whether two beats belong to the same holding."""
-    return (beat.token, beat.replica) == (other.token, other.replica)
+        self._incarnation.on_renewal.pop(self, None)
 
 
 class Unopposed(Holding):
-    """The lead of a log that has one replica by other means: nothing to beat, nothing to lose."""
+    """The lead of a log that has one replica by other means: there is no lease to lose."""
 
     def __init__(self) -> None:
         self.lost = asyncio.Event()
-        self.epoch = 0
+        self.lapsed = asyncio.Event()
+        self.lease_ms = self.epoch = 0
+        self.leader = self.after = None
+        self.ill = False
 
     def holds(self) -> bool:
         """As long as it was not given back."""
         return not self.lost.is_set()
 
-    async def until_holds(self, timeout_ms: int) -> bool:
+    async def until_holds(self) -> bool:
         """At once."""
         return self.holds()
-
-    async def keep(self, healthy: Callable[[], bool]) -> None:
-        """Until it is given back."""
-        await self.lost.wait()
 
     async def resign(self) -> None:
         """Give it back."""
         self.lost.set()
+
+
+class _OldBeat(msgspec.Struct, frozen=True):
+    """What the key of a leader held that was elected by it."""
+
+    lease_ms: int = 0
+    resigned: bool = False
+
+
+_decode_old = msgspec.msgpack.Decoder(_OldBeat).decode
+
+
+class _OldKey:
+    """The key by which programs of before elected their leader, and renewed its lease.
+
+    A list without a leader was written by them, or by somebody who was not elected. The key has to
+    stay as it is for a whole lease before one of this version leads. From then on they refuse the
+    list, whose format is newer.
+    """
+
+    def __init__(self, store: MetadataStore, log: str, clock: Clock, lease_ms: int) -> None:
+        self._store = store
+        self._key = f"{LOGS}/{log}/leader"
+        self._clock = clock
+        self._lease_ms = lease_ms
+        self._version: int | None = None
+        self._seen_s = 0.0
+        self.pause_s = lease_ms / 1000 / _OLD_LOOKS_A_LEASE
+
+    async def free(self) -> bool:
+        """Whether its holder's lease has ended. Raises `MetadataUnavailable`."""
+        found = await self._store.get(self._key)
+        version = -1 if found is None else found.version
+        lease_ms = self._lease_ms
+        if found is not None:
+            with contextlib.suppress(msgspec.MsgspecError):
+                beat = _decode_old(found.value)
+                if beat.resigned:
+                    return True
+                lease_ms = max(lease_ms, beat.lease_ms)
+        now_s = self._clock.monotonic()
+        if version != self._version:
+            self._version, self._seen_s = version, now_s
+        return now_s - self._seen_s > lease_ms / 1000 * _OLD_DRIFT
+
+
+_OLD_DRIFT = 1.05

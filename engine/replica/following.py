@@ -140,7 +140,7 @@ class Following:
             except (Unavailable, CannotRead, PositionTruncated, NoSuchLedger) as error:
                 _logger.info("log %s: %s", self._log.name, error)
             await asyncio.sleep(pause_s)
-            pause_s = min(2 * pause_s, self._settings.lease_ms / 1000)
+            pause_s = min(2 * pause_s, self._settings.retry_pause_ms_max / 1000)
 
     async def _apply(self, batch: Batch) -> None:
         while self._state.unwritten_bytes > self._settings.unwritten_bytes_max:

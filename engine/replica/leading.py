@@ -39,7 +39,6 @@ from engine.replica.settings import ReplicaSettings
 from engine.state.contract import State
 
 _FULL_PAUSE_S: Final = 0.005
-_LOOKS_A_LEASE: Final = 4
 
 
 class Waiter(Protocol):
@@ -132,20 +131,15 @@ class Leading:
         bookies show it: they refuse its appends to a ledger that the successor has closed. If
         nobody has taken over, the term continues and accepts proposals.
         """
-        lease_s = self._settings.lease_ms / 1000
-        asked_s = -lease_s
-        while not self.over.is_set():
-            await asyncio.sleep(lease_s / _LOOKS_A_LEASE)
-            if self.over.is_set() or self.holding.holds():
-                continue
+        while True:
+            await self.holding.lapsed.wait()
             if self.writer.fenced:
                 self.end(Deposed("the lease expired, and another client took over the last ledger"))
                 return
-            now_s = self._clock.monotonic()
-            if not self._sent_s and now_s - asked_s >= lease_s:
-                asked_s = now_s
+            if not self._sent_s:
                 # This level is already allowed, so the entry changes nothing.
                 self.say(encode_level(self._applier.summary.level))
+            await asyncio.sleep(self.holding.lease_ms / 1000)
 
     @property
     def stalled(self) -> bool:

@@ -9,6 +9,7 @@ Invariants:
 
 import asyncio
 import contextlib
+from collections.abc import Callable
 
 import msgspec
 
@@ -83,6 +84,10 @@ class Members:
                 except msgspec.MsgspecError:
                     found.append(Member(name, "", 1))
         return found
+
+    def watch(self, changed: Callable[[], None]) -> Callable[[], None]:
+        """Call `changed` when a replica may have come or gone; returns the way to stop."""
+        return self._store.watch(self._folder, changed)
 
     def unwatch(self) -> None:
         """Hear nothing of the session any more. May be called twice."""

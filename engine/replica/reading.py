@@ -71,7 +71,7 @@ class Reading:
                 found = look(self._rows)
                 if holding.holds():
                     return found
-            if not await holding.until_holds(self.settings.lease_ms):
+            if not await holding.until_holds():
                 raise self._not_leader()
         raise NotLeader(f"log {self.name}: the read takes longer than a lease")
 
@@ -96,7 +96,7 @@ class Reading:
         True: it leads, and no other replica can have led since its term began. So its state has
         everything that was ever acknowledged, and nobody else grants the same. Call it last, when
         the answer is ready, just before sending it. False: it does not lead, or its lease has
-        expired; the next beat may renew it, and `read` waits for that. Any thread may call it.
+        expired; the next renewal may prolong it, and `read` waits for that. Any thread may call it.
         """
         leading = self._leading
         return (

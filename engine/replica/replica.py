@@ -44,7 +44,7 @@ from engine.ports.metrics import NO_METRICS, Metrics
 from engine.replica.applier import Applier
 from engine.replica.contract import Role, StateMachine
 from engine.replica.duties import Duties
-from engine.replica.election import Election, Holding, Unopposed, key_of
+from engine.replica.election import Election, Holding, Unopposed
 from engine.replica.entries import Request, Term, encode_session, encode_term
 from engine.replica.following import Following
 from engine.replica.leading import Leading, Waiter, end_writer
@@ -104,7 +104,9 @@ class Replica(Reading):
         self._closing = False
         self._running: asyncio.Task[None] | None = None
         self._listed: asyncio.Task[None] | None = None
-        self._election = self._election_of(client)
+        self._liveness = client.liveness
+        self._resting_until_s = float("-inf")
+        self._election = Election(client, self.log, replica=replica_id, address=address)
 
     @classmethod
     async def open(
@@ -308,11 +310,11 @@ class Replica(Reading):
                 _logger.exception("replica %s of log %s failed", self.replica_id, self.name)
                 self._fail(ReplicaFailed(f"{type(error).__name__}: {error}"))
                 return
-            if self._client.clock.monotonic() - began_s > self.settings.lease_ms / 1000:
+            if self._client.clock.monotonic() - began_s > self.settings.retry_pause_ms_max / 1000:
                 pause_s, said = self.settings.retry_pause_ms / 1000, ""
             if not self._closing:
                 await asyncio.sleep(pause_s)
-                pause_s = min(2 * pause_s, self.settings.lease_ms / 1000)
+                pause_s = min(2 * pause_s, self.settings.retry_pause_ms_max / 1000)
 
     async def _follow(self) -> Holding:
         """Apply what the leader writes, until this replica is elected."""
@@ -336,36 +338,45 @@ class Replica(Reading):
 
     async def _campaign(self, caught_up: asyncio.Event) -> Holding:
         """Be elected, once there is not much left to apply."""
-        await caught_up.wait()
-        if not self._candidate:
-            await asyncio.Event().wait()
+        looking = asyncio.create_task(self._election.follow())
+        waiting = asyncio.create_task(caught_up.wait())
+        try:
+            await asyncio.wait([looking, waiting], return_when=asyncio.FIRST_COMPLETED)
+            if looking.done() or not self._candidate:
+                await looking
+        finally:
+            for task in (looking, waiting):
+                task.cancel()
         while True:
             try:
-                listed = await self.log.list()
-                return await self._election.campaign(first_ever=listed.epoch == 0)
+                return await self._election.campaign(self._able, self._healthy)
             except Unavailable:
                 await asyncio.sleep(self.settings.retry_pause_ms / 1000)
 
     async def _lead(self, holding: Holding) -> None:
         """Take the log over and lead it, until somebody else does."""
-        beating = asyncio.create_task(holding.keep(self._healthy))
         writer: LogWriter | None = None
         try:
-            writer = await self.log.lead(holding.holds)
-            holding.epoch = writer.epoch
+            async with self._liveness.takeovers:
+                writer = await self.log.lead(holding.leader, holding.after)
             # The state may have been cut off in the middle of a restoration.
             await self._following.catch_up()
             await self._following.replay(writer.last)
             await self._serve(writer, holding)
+        except Deposed:
+            with contextlib.suppress(EngineError):
+                await self._election.look()
+            raise
         finally:
-            beating.cancel()
-            await asyncio.gather(beating, return_exceptions=True)
             if writer is not None:
                 await end_writer(
-                    writer, self.name, self.settings.lease_ms, lost=holding.lost.is_set()
+                    writer, self.name, self._liveness.lease_ms, lost=holding.lost.is_set()
                 )
-            if not holding.lost.is_set():
-                await holding.resign()
+            if holding.ill:
+                # Others have time to be elected first.
+                rest_s = 2 * self._liveness.lease_ms / 1000
+                self._resting_until_s = self._client.clock.monotonic() + rest_s
+            await holding.resign()
 
     async def _serve(self, writer: LogWriter, holding: Holding) -> None:
         """Answer proposals and reads until the term is over."""
@@ -377,7 +388,7 @@ class Replica(Reading):
             settings=self.settings,
             clock=self._client.clock,
             measures=self._measures,
-            applied=lambda: self._waiting.reached(self._applier.cursor),
+            applied=self._on_applied,
             check_log=self._client.capacity.check_log,
         )
         ending: list[asyncio.Future[Any]] = [
@@ -411,7 +422,7 @@ class Replica(Reading):
             for task in [*ending, *duties]:
                 task.cancel()
             await asyncio.gather(*ending, *duties, return_exceptions=True)
-            await end_writer(writer, self.name, self.settings.lease_ms, lost=holding.lost.is_set())
+            await end_writer(writer, self.name, self._liveness.lease_ms, lost=holding.lost.is_set())
             await leading.ended()
         if leading.failure is not None:
             raise leading.failure
@@ -441,18 +452,6 @@ class Replica(Reading):
         )
         return measures
 
-    def _election_of(self, client: LedgerClient) -> Election:
-        return Election(
-            store=client.store,
-            clock=client.clock,
-            rng=client.rng,
-            key=key_of(self.name),
-            replica=self.replica_id,
-            address=self.address,
-            lease_ms=self.settings.lease_ms,
-            clock_drift=self.settings.clock_drift,
-        )
-
     def _duties_of(self, leading: Leading) -> Duties:
         return Duties(
             log=self.log,
@@ -472,6 +471,15 @@ class Replica(Reading):
         if leading is None or self.role is not Role.LEADER:
             raise self._not_leader()
         return leading
+
+    def _on_applied(self) -> None:
+        self._waiting.reached(self._applier.cursor)
+        if self._duties is not None:
+            self._duties.applied()
+
+    def _able(self) -> bool:
+        """Whether this replica should be elected."""
+        return self._healthy() and self._client.clock.monotonic() >= self._resting_until_s
 
     def _healthy(self) -> bool:
         stalled = self._room.stalled() or (self._leading is not None and self._leading.stalled)

@@ -9,12 +9,8 @@ from engine import limits
 class ReplicaSettings:
     """Bounds of one replica. Times in milliseconds, sizes in bytes.
 
-    `lease_ms` is how long a leader may serve reads after it was last confirmed, and how long the
-    others wait before they take over from one that is not heard of. All replicas of a log should
-    have the same.
     `stall_ms` is how long a leader may wait for one append, or for a full disk of its state that
     takes nothing more, before it lets another replica try.
-    `clock_drift` is by how much the machines' clocks may differ in speed.
     `pending_bytes_max` bounds proposals that are under way; beyond it `propose` raises.
     `unwritten_bytes_max` bounds changes that the state's disk has not taken; beyond it proposals
     wait.
@@ -26,12 +22,11 @@ class ReplicaSettings:
     `duties_ms` is how often the leader looks whether a snapshot or a new level is due.
     `level_settle_ms` is for how long all listed replicas must have known a new level of commands
     before it is allowed: one that is away for a moment is not left behind.
-    `retry_pause_ms` is the first pause after something was unavailable; it doubles up to a lease.
+    `retry_pause_ms` is the first pause after something was unavailable; it doubles up to
+    `retry_pause_ms_max`.
     """
 
-    lease_ms: int = 1_500
     stall_ms: int = 10_000
-    clock_drift: float = 0.05
     pending_bytes_max: int = 64 * limits.MIB
     unwritten_bytes_max: int = 64 * limits.MIB
     batch_commands_max: int = 1_024
@@ -42,3 +37,4 @@ class ReplicaSettings:
     duties_ms: int = 1_000
     level_settle_ms: int = 30_000
     retry_pause_ms: int = 50
+    retry_pause_ms_max: int = 1_500

@@ -14,10 +14,9 @@ from typing import Final
 import msgspec
 
 from engine.errors import CannotRead, FormatTooNew
-from engine.log.log_list import LOGS
+from engine.log.log_list import LOGS, decode_list
 from engine.metadata.contract import MetadataStore
 from engine.ports.clock import Clock
-from engine.replica.election import decode_beat
 from herd.errors import LeaderUnavailable, OperationalError, ProgrammingError
 from herd.nodes.directory import Change, Directory, checked_count
 from herd.nodes.facts import NODES, NodeFact, SpaceFact, decode_node
@@ -182,12 +181,11 @@ class SpaceCommands:
     async def leader_of(self, name: str) -> str:
         """The address of who leads, "" if nobody does."""
         with translating():
-            found = await self._store.get(f"{LOGS}/{log_of(name.lower())}/leader")
+            found = await self._store.get(f"{LOGS}/{log_of(name.lower())}/list")
             try:
-                beat = decode_beat(found.value) if found is not None else None
+                return "" if found is None else decode_list(found.value).leader_address
             except (CannotRead, FormatTooNew):
-                beat = None
-        return beat.address if beat is not None and beat.epoch and not beat.resigned else ""
+                return ""
 
     async def until_led(self, name: str, timeout_ms: int, node: str = "") -> str:
         """Wait until somebody leads, or that node does; its address.
@@ -203,7 +201,7 @@ class SpaceCommands:
                     known = (await self.nodes()).get(node_id) if node_id else None
                     if leader and (not node_id or (known and known.address == leader)):
                         return leader
-                    # The key of the leader is beaten all the time: a watch would wake as often.
+                    # It depends on the list and on the nodes: looking is simpler than two watches.
                     await asyncio.sleep(_LOOK_S)
         except TimeoutError:
             now = f"{leader} does" if leader else "nobody does"

@@ -124,10 +124,9 @@ def test_a_clear_goes_on_where_it_ended_and_leaves_nothing() -> None:
 
 async def test_two_processes_on_one_folder_have_one_leader_and_one_map(tmp_path: Path) -> None:
     url = str(tmp_path / "ledgers")
-    quick = ReplicaSettings(lease_ms=300)
     async with (
-        open_replica(url, "map", "a:1", tmp_path / "state-1", quick) as one,
-        open_replica(url, "map", "b:1", tmp_path / "state-2", quick) as two,
+        open_replica(url, "map", "a:1", tmp_path / "state-1") as one,
+        open_replica(url, "map", "b:1", tmp_path / "state-2") as two,
     ):
         leader = await leading([one, two])
         other = two if leader is one else one
@@ -256,7 +255,6 @@ async def test_a_line_that_says_nothing_is_answered_with_an_error(tmp_path: Path
 @asynccontextmanager
 async def servers(folder: Path, count: int = 3) -> AsyncIterator[tuple[list[Replica], list[str]]]:
     """Replicas with a server each, on the bookies of one folder."""
-    quick = ReplicaSettings(lease_ms=300)
     async with AsyncExitStack() as stack:
         client = await stack.enter_async_context(engine.open(folder, bookies=3))
         replicas, addresses = [], []
@@ -265,7 +263,7 @@ async def servers(folder: Path, count: int = 3) -> AsyncIterator[tuple[list[Repl
             address = "{}:{}".format(*server.sockets[0].getsockname())
             server.close()
             replica = await Replica.open(
-                client, "map", MapMachine(), MemoryState(), address=address, settings=quick
+                client, "map", MapMachine(), MemoryState(), address=address
             )
             stack.push_async_callback(replica.close)
             host, _, port = address.rpartition(":")

@@ -23,9 +23,8 @@ from herd.types import BIGINT, TEXT, ColumnType
 from tests.engine.ledger.scripted import QUICK, Cluster
 
 LOG = LogSettings(ensemble=1, write_quorum=1, ack_quorum=1, look_interval_ms=50, retry_pause_ms=5)
-REPLICA = ReplicaSettings(
-    lease_ms=60_000, snapshot_entries=0, duties_ms=1_000, level_settle_ms=0, retry_pause_ms=5
-)
+REPLICA = ReplicaSettings(snapshot_entries=0, duties_ms=1_000, level_settle_ms=0, retry_pause_ms=5)
+CLIENT = replace(QUICK, append_timeout_ms=10_000, read_timeout_ms=10_000, lease_ms=60_000)
 PATIENT = HerdSettings(lock_timeout_ms=60_000)
 
 
@@ -40,7 +39,7 @@ async def opened(
     """The only replica of a tablespace, which leads at once, or by a lease that it is to get."""
     cluster = cluster or await Cluster.of(1)
     space = await Tablespace.open(
-        cluster.client(replace(QUICK, append_timeout_ms=10_000, read_timeout_ms=10_000)),
+        cluster.client(CLIENT),
         "default",
         state if state is not None else MemoryState(),
         settings=settings,

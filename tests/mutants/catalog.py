@@ -20,6 +20,7 @@ from tests.mutants.client import (
     SPARING_MUTANTS,
     WRITER_MUTANTS,
 )
+from tests.mutants.election import ELECTION_MUTANTS
 from tests.mutants.grpc_wire import GRPC_MUTANTS
 from tests.mutants.herd import HERD_MUTANTS
 from tests.mutants.herd_capture import HERD_CAPTURE_MUTANTS
@@ -67,6 +68,7 @@ MUTANTS: Final[tuple[Mutant, ...]] = (
     *JOURNAL_MUTANTS,
     *UPKEEP_MUTANTS,
     *REPAIR_MUTANTS,
+    *ELECTION_MUTANTS,
     *REPLICA_MUTANTS,
     *REMOVAL_MUTANTS,
     *STATE_MUTANTS,

@@ -182,8 +182,8 @@ NODE_MUTANTS: Final = (
         "nobody-defers-to-anybody",
         "who defers to others is elected after them",
         _ELECTION,
-        "        return self._seen_s + lease_s + self._deference_s",
-        "        return self._seen_s + lease_s",
+        "            return self._free_s + self._deference_s - now_s",
+        "            return self._free_s - now_s",
         by_test(
             "engine/replica/test_election.py",
             "test_who_defers_to_others_is_elected_after_them_and_without_them_none_the_less",

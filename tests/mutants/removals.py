@@ -77,8 +77,8 @@ REMOVAL_MUTANTS: Final = (
         "a-removal-empties-whatever-list-there-is",
         "a list is emptied only in the term of its removal",
         _LIST,
-        "        check_epoch(current, epoch)\n        return LogList(epoch)\n",
-        "        return LogList(max(epoch, current.epoch))\n",
+        "        check_epoch(current, epoch)\n        return emptied(current)\n",
+        "        return emptied(current)\n",
         by_test(_LOG_TESTS, "test_a_log_that_begins_before_the_list_is_emptied_keeps_its_ledger"),
     ),
     Mutant(

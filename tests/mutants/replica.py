@@ -1,11 +1,10 @@
-"""Mutants of replicas: what is applied, who leads, what a lease and a snapshot are worth."""
+"""Mutants of replicas: what is applied, what a leader answers, what a snapshot is worth."""
 
 from typing import Final
 
 from tests.mutants.mutant import Mutant, by_test
 
 _APPLIER: Final = "engine/replica/applier.py"
-_ELECTION: Final = "engine/replica/election.py"
 _FOLLOWING: Final = "engine/replica/following.py"
 _READING: Final = "engine/replica/reading.py"
 _LEADING: Final = "engine/replica/leading.py"
@@ -13,7 +12,6 @@ _REPLICA: Final = "engine/replica/replica.py"
 _SESSIONS: Final = "engine/replica/sessions.py"
 _SNAPSHOTS: Final = "engine/replica/snapshots.py"
 _APPLIER_TESTS: Final = "engine/replica/test_applier.py"
-_ELECTION_TESTS: Final = "engine/replica/test_election.py"
 _LEADERSHIP_TESTS: Final = "engine/replica/test_leadership.py"
 _REPLICA_TESTS: Final = "engine/replica/test_replica.py"
 _SNAPSHOT_TESTS: Final = "engine/replica/test_snapshots.py"
@@ -112,133 +110,6 @@ REPLICA_MUTANTS: Final = (
         ),
     ),
     Mutant(
-        "a-lease-runs-from-the-answer",
-        "a lease is counted from before its beat was sent",
-        _ELECTION,
-        "        self._lease_end_s = sent.monotonic_s + self._beat.lease_ms / 1000\n"
-        "        self._lease_end_wall_ms = sent.wall_ms + self._beat.lease_ms\n"
-        "        self._renewed.set()\n",
-        "        sent = _now(self._clock)\n"
-        "        self._lease_end_s = sent.monotonic_s + 1.3 * self._beat.lease_ms / 1000\n"
-        "        self._lease_end_wall_ms = sent.wall_ms + 2 * self._beat.lease_ms\n"
-        "        self._renewed.set()\n",
-        by_test(
-            _ELECTION_TESTS,
-            "test_a_silent_holder_lost_its_lease_before_another_takes_the_key",
-        ),
-    ),
-    Mutant(
-        "a-new-candidate-does-not-wait",
-        "a lease that was never seen may still run",
-        _ELECTION,
-        "        elif self._seen_version >= 0 or not self._looked:",
-        "        elif self._seen_version >= 0:",
-        by_test(_ELECTION_TESTS, "test_a_missing_key_is_waited_for_from_the_first_look"),
-    ),
-    Mutant(
-        "the-key-is-removed-and-made-anew",
-        "versions only grow, or a holder that comes back takes another's beat for its own",
-        _ELECTION,
-        "version = await self._store.set(self._key, _encode(beat), self._seen_version)",
-        "await self._store.delete(self._key, self._seen_version)\n"
-        "                version = await self._store.create(self._key, _encode(beat))",
-        by_test(_ELECTION_TESTS, "test_a_late_beat_does_not_take_the_key_from_its_holder"),
-    ),
-    Mutant(
-        "a-lost-reply-costs-the-key",
-        "a beat whose answer was lost is settled by its token",
-        _ELECTION,
-        "        if not _same(decode_beat(found.value), self._beat):",
-        "        if not _same(decode_beat(found.value), self._beat) or True:",
-        by_test(_ELECTION_TESTS, "test_a_beat_whose_answer_was_lost_does_not_cost_the_key"),
-    ),
-    Mutant(
-        "a-candidate-counts-only-its-own-lease",
-        "a candidate waits for the longer of the holder's lease and its own",
-        _ELECTION,
-        "max(self._identity.lease_ms, self._seen_lease_ms)",
-        "self._identity.lease_ms",
-        by_test(
-            _ELECTION_TESTS, "test_a_candidate_with_a_short_lease_waits_for_a_longer_one_to_end"
-        ),
-    ),
-    Mutant(
-        "the-lease-of-a-key-that-was-removed-is-forgotten",
-        "the last holder may still have its whole lease",
-        _ELECTION,
-        "            self._seen, self._seen_version = None, -1\n",
-        "            self._seen, self._seen_version, self._seen_lease_ms = None, -1, 0\n",
-        by_test(
-            _ELECTION_TESTS, "test_a_candidate_with_a_short_lease_waits_for_a_longer_one_to_end"
-        ),
-    ),
-    Mutant(
-        "who-comes-back-from-a-silence-beats-without-a-look",
-        "after a gap somebody else may have the key, recreated with any version",
-        _ELECTION,
-        "                if not self.holds():\n",
-        "                if self.lost.is_set():\n",
-        by_test(
-            _ELECTION_TESTS,
-            "test_a_returning_holder_does_not_mistake_a_recreated_key_for_its_own",
-        ),
-    ),
-    Mutant(
-        "a-lease-goes-by-one-clock",
-        "a machine that was paused and whose wall clock was then corrected has no lease left",
-        _ELECTION,
-        "            and self._clock.wall_ms() < self._lease_end_wall_ms\n",
-        "",
-        by_test(
-            _ELECTION_TESTS,
-            "test_a_lease_ends_when_the_wall_clock_is_ahead_of_the_monotonic_clock",
-        ),
-    ),
-    Mutant(
-        "a-token-alone-tells-whose-a-beat-is",
-        "two replicas may draw the same random numbers",
-        _ELECTION,
-        "    return (beat.token, beat.replica) == (other.token, other.replica)",
-        "    return beat.token == other.token",
-        by_test(
-            _ELECTION_TESTS,
-            "test_two_candidates_with_the_same_random_numbers_do_not_confuse_their_keys",
-        ),
-    ),
-    Mutant(
-        "a-beat-under-way-keeps-the-key-from-being-given-back",
-        "a leader that ends normally is succeeded at once",
-        _ELECTION,
-        "                if found is not None and _same(",
-        "                if found is None and _same(",
-        by_test(
-            _ELECTION_TESTS,
-            "test_a_holder_that_resigns_while_a_beat_is_under_way_is_followed_at_once",
-        ),
-    ),
-    Mutant(
-        "a-leader-that-lost-its-key-goes-on",
-        "a leader without its key stops, even if its epoch is current",
-        _REPLICA,
-        "            asyncio.create_task(holding.lost.wait()),\n",
-        "",
-        by_test(
-            _LEADERSHIP_TESTS,
-            "test_a_leader_whose_key_is_deleted_stops_even_if_its_epoch_is_current",
-        ),
-    ),
-    Mutant(
-        "a-replica-takes-the-log-over-without-its-lease",
-        "the epoch is raised only from the value that was read while the lease held",
-        _REPLICA,
-        "self.log.lead(holding.holds)",
-        "self.log.lead()",
-        by_test(
-            _LEADERSHIP_TESTS,
-            "test_a_candidate_that_is_slow_after_its_election_deposes_no_leader",
-        ),
-    ),
-    Mutant(
         "a-leader-may-answer-without-its-lease",
         "a leader grants anything only while its lease holds",
         _READING,
@@ -283,8 +154,8 @@ REPLICA_MUTANTS: Final = (
         "reads-without-a-lease",
         "design 4.4: a leader serves a read only while its lease holds",
         "engine/replica/reading.py",
-        "            if not await holding.until_holds(self.settings.lease_ms):",
-        "            if not await holding.until_holds(self.settings.lease_ms):\n"
+        "            if not await holding.until_holds():",
+        "            if not await holding.until_holds():\n"
         "                return look(self._rows)\n"
         "            if not holding.holds():",
         by_test(
@@ -399,17 +270,6 @@ REPLICA_MUTANTS: Final = (
         by_test(_APPLIER_TESTS, "test_a_restart_does_not_make_a_diverged_state_a_good_one"),
     ),
     Mutant(
-        "a-removed-key-is-not-noticed",
-        "versions begin anew: a living holder may have a small one",
-        _ELECTION,
-        "        elif self._seen_version >= 0 or not self._looked:",
-        "        elif not self._looked:",
-        by_test(
-            _ELECTION_TESTS,
-            "test_a_key_that_was_removed_is_taken_after_a_lease_and_from_no_living_holder",
-        ),
-    ),
-    Mutant(
         "proposals-without-a-bound",
         "design 4.2.8: every queue is bounded in bytes and pushes back",
         _LEADING,
@@ -485,7 +345,7 @@ REPLICA_MUTANTS: Final = (
         ),
     ),
     Mutant(
-        "a-leader-whose-disk-hangs-beats-on",
+        "a-leader-whose-disk-hangs-leads-on",
         "who can neither go on nor fails lets another lead",
         _REPLICA,
         "self._room.stalled() or (",
@@ -493,12 +353,12 @@ REPLICA_MUTANTS: Final = (
         by_test(_TROUBLE_TESTS, "test_a_leader_whose_disk_hangs_is_replaced_though_nothing_fails"),
     ),
     Mutant(
-        "one-that-cannot-write-its-term-beats-on",
+        "one-that-cannot-write-its-term-leads-on",
         "who can neither go on nor fails lets another lead",
         _REPLICA,
         "        self._leading = leading\n        try:\n",
         "        try:\n            self._leading = None if writer.epoch else leading\n",
-        by_test(_TROUBLE_TESTS, "test_one_that_cannot_write_its_term_stops_beating"),
+        by_test(_TROUBLE_TESTS, "test_one_that_cannot_write_its_term_is_not_healthy"),
     ),
     Mutant(
         "a-replica-that-cannot-start-keeps-its-state",

@@ -272,7 +272,7 @@ class Disturbances:
         """A write of a process has just returned: perhaps stop the process or its session now."""
         if not self._active:
             return
-        if key.endswith("/leader") and not self._leads(process):
+        if key.endswith("/list") and not self._leads(process):
             if self.rng.random() < self._elected_share:
                 self._stop_elected(store, process)
         elif self._loop.now >= self._quiet_s and self.rng.random() < self._swizzle_share:
@@ -298,7 +298,7 @@ class Disturbances:
         return leader is not None and leader.process is process
 
     def _stop_elected(self, store: SimStore, process: Process) -> None:
-        """Stop a process that has just won the key until another wins it, and delay its notices.
+        """Stop a process that has just been elected until another one is, and delay its notices.
 
         Its session may be slow for a while after that, so that it learns of that late, too.
         The others are left alone meanwhile.

@@ -105,7 +105,7 @@ class ReplicaScenario:
         ]
         plan = _plan(rng)
         self._plan = replace(plan, client=self.world.disturbances.patient(plan.client))
-        self.world.disturbances.lease_s = plan.replica.lease_ms / 1000
+        self.world.disturbances.lease_s = plan.client.lease_ms / 1000
         self._load = _load(rng)
         self.replicas: list[ReplicaNode] = []
         self.workload: ReplicaWorkload | None = None
@@ -259,7 +259,7 @@ def _plan(rng: random.Random) -> ReplicaPlan:
     ensemble, write_quorum, ack_quorum = rng.choice(_QUORUMS)
     lease_ms = rng.choice([400, 1_000, 1_500])
     return ReplicaPlan(
-        client=draw_client_settings(rng),
+        client=replace(draw_client_settings(rng), lease_ms=lease_ms, clock_drift=DRIFT),
         log=LogSettings(
             ensemble=ensemble,
             write_quorum=write_quorum,
@@ -273,8 +273,7 @@ def _plan(rng: random.Random) -> ReplicaPlan:
             look_interval_ms=rng.choice([200, 2_000]),
         ),
         replica=ReplicaSettings(
-            lease_ms=lease_ms,
-            clock_drift=DRIFT,
+            retry_pause_ms_max=lease_ms,
             pending_bytes_max=rng.choice([1_000, 1 << 20]),
             unwritten_bytes_max=rng.choice([500, 1 << 20]),
             batch_commands_max=rng.choice([1, 4, 1_024]),

@@ -4,6 +4,7 @@ import asyncio
 import random
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -38,9 +39,7 @@ from tests.broker.service.yard import CLIENT, LOG, FakeWorker, submitted
 from tests.engine.ledger.scripted import Cluster
 from tests.simulation.virtual import elapse, virtually
 
-REPLICA = ReplicaSettings(
-    lease_ms=300, snapshot_entries=0, duties_ms=1_000, level_settle_ms=0, retry_pause_ms=5
-)
+REPLICA = ReplicaSettings(snapshot_entries=0, duties_ms=1_000, level_settle_ms=0, retry_pause_ms=5)
 _CALLS = ("get", "set", "create", "delete", "children", "next_id", "sync")
 
 
@@ -173,7 +172,7 @@ async def _brokers(*leases_ms: int) -> AsyncIterator[tuple[_Brokers, LoopClock]]
     for number, lease_ms in enumerate(leases_ms):
         name = f"broker {number}"
         store = made.stores[name] = _Cut(cluster.tree.session())
-        client = cluster.client(CLIENT, store=store)
+        client = cluster.client(replace(CLIENT, lease_ms=300), store=store)
         client.clock = clock
         made.brokers[name] = await Broker.open(
             client,

@@ -31,9 +31,7 @@ from tests.engine.ledger.scripted import Cluster
 from tests.simulation.virtual import elapse, virtually
 
 T = TypeVar("T")
-REPLICA = ReplicaSettings(
-    lease_ms=300, snapshot_entries=0, duties_ms=1_000, level_settle_ms=0, retry_pause_ms=5
-)
+REPLICA = ReplicaSettings(snapshot_entries=0, duties_ms=1_000, level_settle_ms=0, retry_pause_ms=5)
 
 
 class _Three:
@@ -57,7 +55,7 @@ async def three() -> AsyncIterator[_Three]:
     cluster, made = await Cluster.of(1), _Three()
     clock = LoopClock()
     for name in ("one", "two", "three"):
-        client = cluster.client(CLIENT, store=cluster.tree.session())
+        client = cluster.client(replace(CLIENT, lease_ms=300), store=cluster.tree.session())
         client.clock = clock
         made.brokers[name] = await Broker.open(
             client,

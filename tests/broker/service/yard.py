@@ -41,11 +41,9 @@ from tests.broker.service.clocks import LoopClock
 from tests.engine.ledger.scripted import QUICK, Cluster
 
 LOG = LogSettings(ensemble=1, write_quorum=1, ack_quorum=1, look_interval_ms=50, retry_pause_ms=5)
-REPLICA = ReplicaSettings(
-    lease_ms=1_000, snapshot_entries=0, duties_ms=1_000, level_settle_ms=0, retry_pause_ms=5
-)
+REPLICA = ReplicaSettings(snapshot_entries=0, duties_ms=1_000, level_settle_ms=0, retry_pause_ms=5)
 SETTINGS = BrokerSettings(lease_ms=2_000)
-CLIENT = replace(QUICK, append_timeout_ms=10_000, read_timeout_ms=10_000)
+CLIENT = replace(QUICK, append_timeout_ms=10_000, read_timeout_ms=10_000, lease_ms=1_000)
 
 
 class _TimedStore:

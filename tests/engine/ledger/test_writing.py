@@ -256,7 +256,8 @@ async def test_the_lac_is_announced_at_once_when_nothing_is_left_to_send() -> No
 
 def test_client_settings_hold_plain_values_only() -> None:
     assert all(
-        isinstance(getattr(ClientSettings(), name), int | str) for name in ClientSettings.__slots__
+        isinstance(getattr(ClientSettings(), name), int | float | str)
+        for name in ClientSettings.__slots__
     )
 
 

@@ -11,9 +11,9 @@ from engine.errors import (
     NotEnoughBookies,
     RecoveryIncomplete,
 )
+from engine.log.log_list import Leader
 from engine.log.position import START, Position
 from engine.metadata.bookies import Registration
-from engine.metadata.contract import Versioned
 from engine.metadata.ledgers import State
 from engine.metadata.memory import FaultyStore
 from tests.engine.log.yard import LIST, ToldStore, Yard, bodies, led, numbered, positions, whole
@@ -214,30 +214,33 @@ async def test_the_epoch_is_raised_only_from_what_was_read_while_the_caller_held
     assert (await yard.log().list()).epoch == first.epoch + 1, "it is not raised once more"
 
 
-async def test_a_candidate_that_lost_the_lead_by_the_time_it_read_the_list_raises_no_epoch() -> (
-    None
-):
+async def test_a_takeover_goes_on_from_the_list_by_which_its_leader_was_elected_alone() -> None:
     yard = await Yard.of(3)
-    _, first = await led(yard)
-    read: list[str] = []
-
-    class Noted(ToldStore):
-        async def sync(self) -> None:
-            read.append("sync")
-            await super().sync()
-
-        async def get(self, key: str) -> Versioned | None:
-            read.append(key)
-            return await super().get(key)
-
-    def holds() -> bool:
-        assert read[-2:] == ["sync", LIST], "a lease is looked at when the list has been read"
-        return False
-
+    log, first = await led(yard)
+    seen = await log.seen()
+    leader = Leader("process", "replica", "address", 1_000)
+    second = await yard.log().lead(leader, seen)
+    assert second.epoch == first.epoch + 1
+    named = (await log.list()).leader
+    assert named is not None and (named.address, named.epoch) == ("address", second.epoch)
     with pytest.raises(Deposed):
-        await yard.log(store=Noted(yard.tree.session())).lead(holds)
-    assert (await yard.log().list()).epoch == first.epoch
-    await first.append(b"goes on")
+        await yard.log().lead(leader, seen)
+    assert (await log.list()).epoch == second.epoch
+    await second.append(b"goes on")
+
+
+async def test_a_resignation_that_is_late_changes_nothing_of_the_next_leader() -> None:
+    yard = await Yard.of(3)
+    log = yard.log()
+    await log.lead(Leader("one", "replica", "address", 1_000), await log.seen())
+    former = (await log.list()).leader
+    await log.lead(Leader("two", "other", "elsewhere", 1_000), await log.seen())
+    assert former is not None
+    await log.resign(former)
+    now = await log.list()
+    assert now.leader_address == "elsewhere" and now.leader is not None
+    await log.resign(now.leader)
+    assert (await log.list()).leader_address == ""
 
 
 @pytest.mark.parametrize("lost_write", range(8))

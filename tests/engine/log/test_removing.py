@@ -15,7 +15,7 @@ from engine.errors import (
 )
 from engine.ledger.reader import LedgerReader
 from engine.log.log import ReplicatedLog
-from engine.log.log_list import LogList, LogLists
+from engine.log.log_list import Leader, LogList, LogLists
 from engine.log.log_writer import LogWriter
 from engine.log.position import START, Position
 from engine.metadata.ledgers import LedgerMetadata, Ledgers
@@ -52,6 +52,17 @@ async def test_a_removal_is_a_term_that_leaves_nothing_but_its_epoch() -> None:
     assert await log.sweep(set(), epoch) == [last]
     with pytest.raises(NoSuchLedger):
         await yard.client().ledger_metadata(last)
+
+
+async def test_a_removal_keeps_who_led_and_nobody_leads() -> None:
+    yard = await Yard.of(3)
+    log = yard.log()
+    await log.lead(Leader("process", "replica", "address", 1_000), await log.seen())
+    led_by = (await log.list()).leader
+    await log.remove(yes)
+    current = await log.list()
+    assert led_by is not None and current.leader == led_by and current.leader_address == ""
+    assert current.format_major == 2, "older programs do not know of its lease"
 
 
 async def test_the_next_log_of_the_name_goes_on_from_the_epoch_and_begins_at_start() -> None:

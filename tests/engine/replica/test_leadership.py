@@ -9,9 +9,10 @@ import pytest
 
 from engine.errors import NotLeader, OutcomeUnknown
 from engine.log.log_list import decode_list
+from engine.metadata.liveness import PROCESSES
 from engine.metadata.memory import MemoryTree
+from engine.metadata.restoring import MARK
 from engine.replica.contract import Role
-from engine.replica.election import key_of
 from engine.replica.replica import Replica
 from engine.replica.settings import ReplicaSettings
 from engine.state.memory import MemoryState
@@ -22,7 +23,6 @@ from tests.engine.replica.yard import LOG_SETTINGS
 from tests.simulation.virtual import elapse, virtually
 
 LEASE_S = 1.5
-KEY = key_of("log")
 LIST = "/logs/log/list"
 A = b"a"
 
@@ -110,27 +110,24 @@ def _value(replica: Replica) -> bytes | None:
     return replica.stale_read(lambda rows: rows.get(A))[0]
 
 
-@pytest.mark.parametrize(("kind", "key"), [("sync", ""), ("get", LIST), ("create", LIST)])
+@pytest.mark.parametrize(("kind", "key"), [("get", MARK), ("create", LIST)])
 def test_a_candidate_that_is_slow_after_its_election_deposes_no_leader(kind: str, key: str) -> None:
     async def script(sea: _Sea) -> None:
         slow, elected = sea.session("one"), asyncio.Event()
 
         def before(called: str, of: str) -> None:
-            if elected.is_set() and (called, of) == (kind, key):
+            if (called, of) == (kind, key):
+                elected.set()
                 slow.hold()
 
-        def after(called: str, of: str) -> None:
-            if (called, of) == ("create", KEY):
-                elected.set()
-
-        slow.before, slow.after = before, after
+        slow.before = before
         one = await sea.start("one")
         await reached(elected.is_set)
         two = await sea.leader("two")
         await two.propose(b"a=1")
         await elapse(LEASE_S / 3)
         sea.session("two").hold()
-        slow.before = slow.after = lambda called, of: None
+        slow.before = lambda called, of: None
         slow.let_go()
         # One leads as soon as it may: two's lease has ended then, and not a moment earlier.
         for _ in range(400):
@@ -192,11 +189,13 @@ def test_writes_continue_in_the_same_term_while_nobody_reaches_the_store() -> No
     at_sea(script)
 
 
-def test_a_leader_whose_key_is_deleted_stops_even_if_its_epoch_is_current() -> None:
+def test_a_leader_whose_process_record_is_deleted_stops_even_if_its_epoch_is_current() -> None:
     async def script(sea: _Sea) -> None:
         one = await sea.leader("one")
         term = one.term
-        await sea.cluster.tree.session().delete(KEY)
+        named = (await one.log.list()).leader
+        assert named is not None
+        await sea.cluster.tree.session().delete(f"{PROCESSES}/{named.process}")
         await reached(lambda: one.term != term, LEASE_S)
         assert (await one.log.list()).epoch == term, "nobody else has led"
         await reached(one.may_answer)
@@ -205,11 +204,12 @@ def test_a_leader_whose_key_is_deleted_stops_even_if_its_epoch_is_current() -> N
     at_sea(script)
 
 
-def test_a_replica_that_is_alone_by_other_means_answers_at_once_without_a_key() -> None:
+def test_a_replica_that_is_alone_by_other_means_answers_at_once_without_a_lease() -> None:
     async def script(sea: _Sea) -> None:
         one = await sea.start("one", elect=False)
         assert await reached(one.may_answer) < 0.1
-        assert await sea.cluster.store.get(KEY) is None
+        assert await sea.cluster.store.children(PROCESSES) == []
+        assert (await one.log.list()).leader is None
         await one.close()
         assert not one.may_answer()
 

@@ -76,7 +76,7 @@ async def test_a_leader_whose_store_is_silent_names_nobody_to_ask() -> None:
         assert one._leading is not None
         holding = one._leading.holding
         assert isinstance(holding, Holding)
-        holding._lease_end_s = 0.0
+        holding._incarnation._lease_end_s = 0.0
         with pytest.raises(NotLeader, match="lease has run out") as refused:
             one.read_now(lambda rows: None)
         assert refused.value.leader == ""

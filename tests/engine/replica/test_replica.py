@@ -18,6 +18,7 @@ from engine.errors import (
 )
 from engine.log.log import ReplicatedLog
 from engine.log.position import START
+from engine.metadata.liveness import PROCESSES
 from engine.replica import applier as applying
 from engine.replica.contract import Role
 from engine.replica.election import Holding
@@ -26,7 +27,7 @@ from engine.replica.replica import Replica
 from engine.state.memory import MemoryState
 from herdbook.metrics import PrometheusMetrics
 from tests.engine.replica.machines import Failing, Forgetful, Newer, Register
-from tests.engine.replica.yard import LOG_SETTINGS, PATIENCE_MS, SETTINGS, until, yard
+from tests.engine.replica.yard import LEASE_MS, LOG_SETTINGS, PATIENCE_MS, SETTINGS, until, yard
 
 A = b"a"
 
@@ -66,7 +67,7 @@ async def test_a_leader_that_closes_is_followed_at_once_and_nothing_is_lost() ->
         await one.propose(b"a=1")
         await until(lambda: two.leader == "one")
         await one.close()
-        await two.until_leading(SETTINGS.lease_ms * 3)
+        await two.until_leading(LEASE_MS * 3)
         assert await two.read(lambda rows: rows.get(A)) == b"1"
         assert two.epoch == 2 and one.role is Role.CLOSED
         with pytest.raises(NotLeader):
@@ -91,7 +92,7 @@ async def test_a_leader_whose_store_is_gone_is_replaced_and_answers_no_more_read
 
 async def test_what_is_read_now_is_the_newest_and_only_the_leader_can_tell() -> None:
     async with yard() as made:
-        one = await made.leader("one", settings=replace(SETTINGS, lease_ms=60_000))
+        one = await made.leader("one", lease_ms=60_000)
         two = await made.start("two")
         assert (one.term, two.term) == (one.epoch, 0) and one.epoch > 0
         await one.propose(b"a=1")
@@ -105,7 +106,7 @@ async def test_what_is_read_now_is_the_newest_and_only_the_leader_can_tell() -> 
         assert isinstance(holding, Holding)
 
         def outlast(rows: object) -> None:
-            holding._lease_end_s = 0.0
+            holding._incarnation._lease_end_s = 0.0
 
         for look in (outlast, lambda rows: rows.get(A)):
             with pytest.raises(NotLeader):
@@ -348,7 +349,7 @@ async def test_one_that_is_no_candidate_never_leads() -> None:
         await two.wait_for(one.position)
         await one.close()
         with pytest.raises(NotLeader):
-            await two.until_leading(SETTINGS.lease_ms * 3)
+            await two.until_leading(LEASE_MS * 3)
 
 
 async def test_alone_by_other_means_it_leads_at_once_and_goes_on_after_a_restart() -> None:
@@ -358,7 +359,8 @@ async def test_alone_by_other_means_it_leads_at_once_and_goes_on_after_a_restart
         await one.close()
         again = await made.leader("again", elect=False)
         assert await again.read(lambda rows: rows.get(A)) == b"1"
-        assert await made.cluster.store.get("/logs/log/leader") is None
+        assert (await again.log.list()).leader is None
+        assert await made.cluster.store.children(PROCESSES) == []
 
 
 async def test_the_state_of_another_log_is_refused() -> None:

@@ -22,6 +22,7 @@ from engine.errors import (
 from engine.ledger.client import LedgerClient
 from engine.ledger.writer import LedgerWriter
 from engine.log.log import ReplicatedLog
+from engine.log.log_list import decode_list
 from engine.log.position import START, Position
 from engine.ports.system_workers import ThreadWorkers
 from engine.replica.contract import Role
@@ -32,7 +33,7 @@ from engine.state.memory import MemoryState
 from engine.state.storage import Change, Mark
 from engine.state.stored import StateSettings, StoredState
 from tests.engine.replica.machines import Failing
-from tests.engine.replica.yard import LOG_SETTINGS, PATIENCE_MS, SETTINGS, until, yard
+from tests.engine.replica.yard import LOG_SETTINGS, PATIENCE_MS, SETTINGS, Yard, until, yard
 from tests.simulation.state import SimStorage
 
 A = b"a"
@@ -67,8 +68,8 @@ async def test_a_state_whose_disk_fails_while_there_is_no_room_ends_the_term() -
     async with yard() as made:
         disk = _Disk()
         state = _on(disk)
-        settings = replace(SETTINGS, unwritten_bytes_max=500, lease_ms=60_000)
-        one = await made.leader("one", state=state, settings=settings)
+        settings = replace(SETTINGS, unwritten_bytes_max=500)
+        one = await made.leader("one", state=state, settings=settings, lease_ms=60_000)
         two = await made.start("two")
         await one.propose(b"a=1")
         disk.goes.clear()
@@ -108,6 +109,11 @@ async def test_a_leader_whose_disk_hangs_is_replaced_though_nothing_fails() -> N
         assert one.failure is None and _value(one, b"x") == b"2"
 
 
+def _led_by(made: Yard, name: str) -> bool:
+    found = made.cluster.tree.tree.get("/logs/log/list")
+    return found is not None and decode_list(found.value).leader_address == name
+
+
 async def test_one_whose_disk_hangs_while_it_takes_over_lets_another_lead() -> None:
     async with yard() as made:
         disk = _Disk()
@@ -121,14 +127,14 @@ async def test_one_whose_disk_hangs_while_it_takes_over_lets_another_lead() -> N
                 await one.propose(b"k%d=%s" % (number, b"v" * 50))
             await until(lambda: state.unwritten_bytes > settings.unwritten_bytes_max)
             await one.close()
-            await until(lambda: two.leader == "two")
+            await until(lambda: _led_by(made, "two"))
             assert two.role is Role.FOLLOWER and two.position < one.position
             three = await made.start("three")
             await three.until_leading(PATIENCE_MS)
         await two.wait_for(three.position)
 
 
-async def test_one_that_cannot_write_its_term_stops_beating() -> None:
+async def test_one_that_cannot_write_its_term_is_not_healthy() -> None:
     async with yard() as made:
         for bookie in made.cluster.bookies:
             bookie.holding = True
@@ -210,7 +216,7 @@ async def test_a_read_that_outlasts_the_lease_each_time_is_refused() -> None:
             nonlocal looks
             looks += 1
             assert isinstance(holding, Holding)
-            holding._lease_end_s = 0.0
+            holding._incarnation._lease_end_s = 0.0
 
         with pytest.raises(NotLeader, match="longer than a lease"):
             await one.read(look)

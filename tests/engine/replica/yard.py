@@ -18,8 +18,9 @@ from tests.engine.ledger.scripted import QUICK, Cluster
 from tests.engine.replica.machines import Register
 
 SETTINGS = ReplicaSettings(
-    lease_ms=300, snapshot_entries=0, duties_ms=10, level_settle_ms=0, retry_pause_ms=5
+    snapshot_entries=0, duties_ms=10, level_settle_ms=0, retry_pause_ms=5, retry_pause_ms_max=300
 )
+LEASE_MS = 300
 LOG_SETTINGS = LogSettings(look_interval_ms=50, retry_pause_ms=5, turn_timeout_ms=3_000)
 PATIENCE_MS = 10_000
 
@@ -30,6 +31,7 @@ class Yard:
     def __init__(self, cluster: Cluster) -> None:
         self.cluster = cluster
         self.stores: dict[str, MemoryStore] = {}
+        self.clients: list[LedgerClient] = []
         self._replicas: list[Replica] = []
 
     async def start(
@@ -40,13 +42,14 @@ class Yard:
         machine: StateMachine | None = None,
         elect: bool = True,
         candidate: bool = True,
+        lease_ms: int = LEASE_MS,
         settings: ReplicaSettings = SETTINGS,
         log_settings: LogSettings = LOG_SETTINGS,
         metrics: Metrics = NO_METRICS,
     ) -> Replica:
         """Start a replica whose address is its name."""
         replica = await Replica.open(
-            self.client(name),
+            self.client(name, lease_ms),
             "log",
             machine or Register(),
             state if state is not None else MemoryState(),
@@ -67,15 +70,20 @@ class Yard:
         await replica.until_leading(PATIENCE_MS)
         return replica
 
-    def client(self, name: str) -> LedgerClient:
+    def client(self, name: str, lease_ms: int = LEASE_MS) -> LedgerClient:
         """A client with a session of its own, named so that the test can end it."""
         store = self.stores[name] = self.cluster.tree.session()
-        return self.cluster.client(replace(QUICK, metadata_timeout_ms=500), store=store)
+        settings = replace(QUICK, metadata_timeout_ms=500, lease_ms=lease_ms)
+        client = self.cluster.client(settings, store=store)
+        self.clients.append(client)
+        return client
 
     async def close(self) -> None:
         """Close every replica."""
         for replica in self._replicas:
             await replica.close()
+        for client in self.clients:
+            await client.liveness.close()
 
 
 @asynccontextmanager

@@ -22,9 +22,7 @@ from tests.herd.nodes.yard import MemoryStates
 from tests.herd.spaces import LOG
 
 SETTINGS = NodeSettings(look_ms=20, grace_ms=60_000)
-REPLICA = ReplicaSettings(
-    lease_ms=1_000, snapshot_entries=0, duties_ms=50, level_settle_ms=0, retry_pause_ms=5
-)
+REPLICA = ReplicaSettings(snapshot_entries=0, duties_ms=50, level_settle_ms=0, retry_pause_ms=5)
 _PATIENCE_S = 20.0
 
 
@@ -42,7 +40,7 @@ async def nodes(count: int, *, replicas: int = 1) -> AsyncIterator[list[Node]]:
                 transport=cluster.transport,
                 clock=SystemClock(),
                 rng=random.Random(number),
-                settings=replace(QUICK, retry_pause_ms=5, append_timeout_ms=10_000),
+                settings=replace(QUICK, retry_pause_ms=5, append_timeout_ms=10_000, lease_ms=1_000),
             )
             node = Node(
                 client,

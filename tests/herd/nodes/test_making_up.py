@@ -10,7 +10,7 @@ from herd.errors import ProgrammingError
 from herd.nodes.directory import Directory
 from herd.nodes.facts import SETTINGS as SETTINGS_KEY
 from herd.nodes.facts import missing_replicas
-from tests.herd.nodes.yard import REPLICA, SETTINGS, Bank, Yard, in_yard
+from tests.herd.nodes.yard import LEASE_MS, SETTINGS, Bank, Yard, in_yard
 from tests.simulation.virtual import elapse
 
 GRACE_S = SETTINGS.grace_ms / 1000
@@ -94,7 +94,7 @@ def test_a_killed_leader_of_a_tablespace_made_with_one_node_up_is_followed_withi
         yard.machines["a"].kill()
         killed_s = yard.loop.time()
         await yard.led()
-        assert yard.loop.time() - killed_s < 2 * REPLICA.lease_ms / 1000
+        assert yard.loop.time() - killed_s < 2 * LEASE_MS / 1000
 
     in_yard(script)
 

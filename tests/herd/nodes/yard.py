@@ -32,9 +32,7 @@ from tests.simulation.trace import Trace
 from tests.simulation.virtual import elapse
 
 SETTINGS = NodeSettings(look_ms=200, grace_ms=5_000, makes_default=False)
-REPLICA = ReplicaSettings(
-    lease_ms=1_000, snapshot_entries=0, duties_ms=1_000, level_settle_ms=0, retry_pause_ms=20
-)
+REPLICA = ReplicaSettings(snapshot_entries=0, duties_ms=1_000, level_settle_ms=0, retry_pause_ms=20)
 LOG = LogSettings(
     ensemble=1,
     write_quorum=1,
@@ -43,6 +41,7 @@ LOG = LogSettings(
     retry_pause_ms=20,
     roll_entries=25,
 )
+LEASE_MS = 1_000
 HERD = HerdSettings(lock_timeout_ms=1_000)
 SESSION_S = 3.0
 _PATIENCE_S = 60.0
@@ -53,6 +52,7 @@ _CLIENT = replace(
     ack_quorum=1,
     retry_pause_ms=50,
     metadata_timeout_ms=2_000,
+    lease_ms=LEASE_MS,
 )
 
 
