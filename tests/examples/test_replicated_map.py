@@ -15,7 +15,6 @@ import engine
 from engine.errors import NotLeader
 from engine.log.position import START, Position
 from engine.replica.replica import Replica
-from engine.replica.settings import ReplicaSettings
 from engine.state.contract import Row
 from engine.state.memory import MemoryState
 from examples import replicated_map
@@ -184,7 +183,7 @@ class _Follower:
 
 async def test_a_map_in_a_folder_is_there_when_the_folder_is_opened_again(tmp_path: Path) -> None:
     url, data = str(tmp_path / "ledgers"), tmp_path / "state"
-    async with open_replica(url, "map", "", data, ReplicaSettings()) as replica:
+    async with open_replica(url, "map", "", data) as replica:
         await replica.until_leading(LEADING_MS)
         held = ReplicatedMap(replica)
         assert await held.put("Alma", "brown") is None
@@ -193,7 +192,7 @@ async def test_a_map_in_a_folder_is_there_when_the_folder_is_opened_again(tmp_pa
         assert await held.compare_and_set("Berta", None, "white") is True
         with pytest.raises(Refused):
             await held.put("k" * 2_000, "")
-    async with open_replica(url, "map", "", data, ReplicaSettings()) as replica:
+    async with open_replica(url, "map", "", data) as replica:
         await replica.until_leading(LEADING_MS)
         held = ReplicatedMap(replica)
         assert [item async for item in held.items()] == [("Alma", "black"), ("Berta", "white")]

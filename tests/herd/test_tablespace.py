@@ -253,7 +253,7 @@ async def test_a_leader_whose_lease_is_over_answers_no_read_by_key_nor_of_a_rang
         assert len(space.rows_scan(key, successor(key), 1)) == 1
         leading = space.replica._leading
         assert leading is not None and isinstance(leading.holding, Holding)
-        leading.holding._lease_end_s = 0.0
+        leading.holding._incarnation._lease_end_s = 0.0
         assert space.term, "it knows of nobody else who leads"
         with pytest.raises(LeaderUnavailable):
             space.rows_get(key)
