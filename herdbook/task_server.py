@@ -49,7 +49,7 @@ from engine.bookie.settings import BookieSettings
 from engine.errors import InvalidRequest, KeyExists
 from engine.extras import needing_cluster
 from engine.folder.forks import guard
-from engine.folder.modes import make_own
+from engine.folder.modes import ensure_private
 from engine.ledger.capacity import watched
 from engine.ledger.client import LedgerClient
 from engine.metadata.contract import MetadataStore
@@ -264,7 +264,7 @@ async def _of_cluster(
             stack.enter_context(process_measured(metrics))
             client = await stack.enter_async_context(open_store(url))
             await _register(client.store, known_as, settings.advertise_http or address)
-            make_own(settings.state)
+            ensure_private(settings.state)
             disk = SystemDisk(settings.state)
             client.capacity.watch(watched(settings.state, disk, settings.keeping))
             rows = await open_rocks(settings.state / FOLDER, workers)

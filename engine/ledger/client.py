@@ -79,7 +79,7 @@ class LedgerClient:
         self._troubles = Troubles()
         self._writers: weakref.WeakSet[LedgerWriter] = weakref.WeakSet()
         self.capacity = Capacity(clock, self.settings.ack_quorum)
-        """Whether new data finds room: to be asked before something is begun that writes some."""
+        """Whether there is space for new data. Ask it before beginning work that writes data."""
         self._placement = Placement(
             self._bookies,
             rng,
@@ -143,7 +143,7 @@ class LedgerClient:
     async def _chosen(
         self, quorums: Quorums, from_reserve: bool
     ) -> tuple[tuple[str, ...], frozenset[int]]:
-        """Bookies for a new ledger. Raises `DiskFull`, and as `Placement.new_ensemble`."""
+        """Choose bookies for a new ledger. Raises `DiskFull`, and as `Placement.new_ensemble`."""
         if not from_reserve:
             self.capacity.check_disks()
         try:

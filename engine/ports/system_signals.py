@@ -9,14 +9,14 @@ from engine.ports.renewing import renew_all
 
 
 def renewed_by_signal(renew: Callable[[], None] = renew_all) -> None:
-    """From now on SIGHUP lets this process, or whom `renew` tells, read files again."""
+    """From now on, SIGHUP makes this process read files again, or calls `renew`."""
     asyncio.get_running_loop().add_signal_handler(signal.SIGHUP, renew)
 
 
 def ended_by_signals() -> asyncio.Event:
     """The first SIGTERM or SIGINT sets the event; from then on they do what they always do.
 
-    SIGHUP lets the process read files again, until it has ended.
+    SIGHUP makes the process read files again, until it has ended.
     """
     renewed_by_signal()
     loop = asyncio.get_running_loop()

@@ -16,7 +16,7 @@ Invariants (`tests/leadership/model.py` checks them over every order of all mess
   epoch was elected after the lease of the previous leader had ended.
 - A lease ends as soon as one of its holder's clocks, monotonic or wall, says so: a machine that was
   paused and whose wall clock was then corrected has no lease left.
-- Who defers to others waits so much longer than they, and no longer: a preference, not a rule.
+- A candidate that defers to others waits that much longer, and no longer: it is only a preference.
 """
 
 import asyncio
@@ -290,7 +290,7 @@ class Holding:
             try:
                 await self._store.set(key, self._value(), self._version)
             except VersionConflict:
-                # One of its own beats may have been under way when `keep` ended.
+                # One of its own beats may have been in flight when `keep` ended.
                 found = await self._store.get(key)
                 if found is not None and _same(decode_beat(found.value), self._beat):
                     await self._store.set(key, self._value(), found.version)

@@ -40,10 +40,10 @@ class GrpcListener:
         """Listen at `host:port` (port 0: a free one) and serve.
 
         `service` is the service's descriptor, of its generated module; `handlers` its generic
-        handler. A `door` lets those in who do not know the secret; with `logins` they are users,
-        who log in here, too, also where there is no secret, unless a certificate is asked for.
-        Raises `InvalidRequest` for certificates that cannot be used, or a
-        secret without TLS beyond this machine; `OSError` where one cannot listen.
+        handler. A `door` lets in callers that do not know the secret. With `logins` they are users,
+        who can also log in here, even without a secret, unless a certificate is required. Raises
+        `InvalidRequest` for certificates that cannot be used, or for a secret without TLS beyond
+        this machine; `OSError` if it cannot listen there.
         """
         from grpc import aio
 

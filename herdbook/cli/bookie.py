@@ -226,10 +226,10 @@ def _audit(security: "Security") -> "Audit":
 
 
 def _runner() -> asyncio.Runner:
-    from engine.folder.modes import write_for_ourselves
+    from engine.folder.modes import set_private_umask
     from engine.ports.system_loop import new_event_loop
 
-    write_for_ourselves()
+    set_private_umask()
     return asyncio.Runner(loop_factory=new_event_loop)
 
 
@@ -260,14 +260,14 @@ def _door(
 ) -> "ClusterDoor":
     """The way to the cluster's metadata. Raises `InvalidRequest`."""
     from engine.metadata.cluster_url import SCHEME, parse_url
-    from engine.metadata.zookeeper_settings import clear_password
+    from engine.metadata.zookeeper_settings import unencrypted_password
     from herdbook.bookie_cluster import ClusterDoor
 
     where = parse_url(SCHEME + zookeeper.removeprefix(SCHEME))
     settings = Configuration(zookeeper=told).make_zookeeper()
     if security.on and not told.user:
         _say_aside(OPEN_ZOOKEEPER)
-    if why := clear_password(where.hosts, told.user, settings.tls.encrypts):
+    if why := unencrypted_password(where.hosts, told.user, settings.tls.encrypts):
         _say_aside(f"warning: {why}, by --zookeeper-authorities")
     return ClusterDoor(where, settings, data, _say_aside)
 

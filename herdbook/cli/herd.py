@@ -93,12 +93,12 @@ def node(
 ) -> None:
     """Run a node until told to stop: SIGTERM lets others lead, a second one ends it at once."""
     refuse_url_as_data(data, "a node keeps its states in a folder of this machine")
-    from engine.folder.modes import write_for_ourselves
+    from engine.folder.modes import set_private_umask
     from herd.errors import Error
     from herd.nodes import NodeSettings
     from herdbook.herd_node import HerdNodeSettings, serve_node
 
-    write_for_ourselves()
+    set_private_umask()
     warn_of_clear_password(cluster)
     _log_with_times()
     kept = NodeSettings() if replica_grace_ms is None else NodeSettings(grace_ms=replica_grace_ms)

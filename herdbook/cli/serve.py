@@ -93,10 +93,10 @@ def serve(
     elif check:
         _check(settings)
     else:
-        from engine.folder.modes import write_for_ourselves
+        from engine.folder.modes import set_private_umask
         from herdbook.node.serving import serve_node
 
-        write_for_ourselves()
+        set_private_umask()
         run(serve_node(settings, typer.echo))
 
 

@@ -11,11 +11,11 @@ from itertools import combinations
 from pathlib import Path
 from typing import Any, Final
 
-from engine.access.secret_files import shared_secrets_in, why_open
+from engine.access.secret_files import shared_secrets_in, why_not_private
 from engine.errors import InvalidRequest
 from engine.folder.naming import refuse_url
 from engine.metadata.cluster_url import SCHEME, parse_url
-from engine.metadata.zookeeper_settings import clear_password
+from engine.metadata.zookeeper_settings import unencrypted_password
 from engine.ports.system_latency import CpuLatency
 from engine.transport.address import is_loopback, parse_host_port
 from engine.transport.security import Security
@@ -143,7 +143,7 @@ def warnings_of(settings: NodeSettings) -> list[str]:
 
 def _clear_password(settings: NodeSettings) -> str:
     table = settings.zookeeper
-    return clear_password(parse_url(settings.url).hosts, table.user, bool(table.authorities))
+    return unencrypted_password(parse_url(settings.url).hosts, table.user, bool(table.authorities))
 
 
 def _useless(settings: NodeSettings) -> list[tuple[str, str]]:
@@ -188,7 +188,7 @@ def _files(settings: NodeSettings) -> Iterator[str]:
                 if not file.read(1):
                     yield f"{key}: {value} is empty"
                     continue
-            if key.rpartition(".")[2] in SECRETS and (why := why_open(Path(value))):
+            if key.rpartition(".")[2] in SECRETS and (why := why_not_private(Path(value))):
                 yield f"{key}: {why}"
             elif key == "security.secret_file":
                 secret, other = shared_secrets_in(Path(value))

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Final
 import msgspec
 
 from engine.errors import FolderError
-from engine.folder.modes import make_own
+from engine.folder.modes import ensure_private
 from engine.ledger.capacity import Capacity, watched
 from engine.ports.clock import SystemClock
 from engine.ports.metrics import NO_METRICS, Metrics
@@ -188,7 +188,7 @@ async def _herd(service: Service) -> None:
         service.serving(node.address)
 
     data = settings.folder(Role.HERD)
-    make_own(data)
+    ensure_private(data)
     async with open_store(settings.url) as client, _measured(table.metrics) as metrics:
         client.capacity.watch(watched(data, SystemDisk(data), settings.bookie_settings))
         await serve_node(

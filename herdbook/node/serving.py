@@ -19,7 +19,7 @@ from typing import Any, Final
 
 from engine.errors import FolderLocked, InvalidRequest
 from engine.folder.lock import FolderLock, is_locked
-from engine.folder.modes import close_to_others
+from engine.folder.modes import make_private
 from engine.ledger.capacity import require_room
 from engine.ports.clock import SystemClock
 from engine.ports.system_disk import SystemDisk, existing
@@ -236,5 +236,5 @@ def locked(folder: Path) -> Iterator[None]:
         stack.callback(lock.close)
         if not lock.try_take():
             raise FolderLocked(_runs(folder))
-        close_to_others(folder.parent)
+        make_private(folder.parent)
         yield

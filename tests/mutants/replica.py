@@ -24,7 +24,7 @@ _MACHINE_TESTS: Final = "engine/replica/test_machines.py"
 REPLICA_MUTANTS: Final = (
     Mutant(
         "a-cancelled-request-to-give-way-stays",
-        "a leader whose request to give way is cancelled takes proposals again",
+        "a leader accepts proposals again if the request to step down is cancelled",
         "engine/replica/leading.py",
         "            self._draining = False\n            raise\n",
         "            raise\n",

@@ -265,7 +265,7 @@ DIALING_MUTANTS: Final = (
     ),
     Mutant(
         "strangers-are-not-counted",
-        "what is accepted is counted from then on, TLS or not",
+        "a connection counts as soon as it is accepted, with TLS or not",
         _LISTENING,
         "            if len(self._open) < self._sockets_max and",
         "            if self._sockets_max and",

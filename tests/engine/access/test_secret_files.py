@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
-from engine.access.secret_files import secret_in, why_open
+from engine.access.secret_files import secret_in, why_not_private
 from engine.errors import InvalidRequest
 from engine.place import Place
 from engine.transport.security import Security
@@ -56,10 +56,10 @@ def test_the_group_may_read_a_secret_of_root_as_kubernetes_mounts_them(
 ) -> None:
     monkeypatch.setattr("engine.access.secret_files._ROOT", os.geteuid())
     for mode in (0o400, 0o440, 0o640):
-        assert why_open(written(tmp_path, mode)) == ""
+        assert why_not_private(written(tmp_path, mode)) == ""
         (tmp_path / "a secret").chmod(0o600)
     for mode in (0o444, 0o660, 0o644):
-        assert "chmod 600" in why_open(written(tmp_path, mode))
+        assert "chmod 600" in why_not_private(written(tmp_path, mode))
         (tmp_path / "a secret").chmod(0o600)
 
 

@@ -10,7 +10,7 @@ from engine.ledger.capacity import Capacity, require_room, watched
 from engine.metadata.bookies import Registration
 from engine.ports.clock import SystemClock
 from engine.ports.disk import Space
-from engine.ports.system_disk import SystemDisk, no_room
+from engine.ports.system_disk import SystemDisk, disk_full_error
 
 MIB = 1024 * 1024
 SETTINGS = BookieSettings().keeping(100 * MIB)
@@ -140,7 +140,7 @@ def test_the_reserve_is_what_an_operator_says_or_usual_for_the_size_of_the_disk(
 
 
 def test_a_full_disk_is_an_error_of_the_engine_and_of_the_system(tmp_path: Path) -> None:
-    error = no_room(tmp_path / "gone")
+    error = disk_full_error(tmp_path / "gone")
     kinds = type(error).__mro__
     assert EngineError in kinds and OSError in kinds
     assert str(error).startswith(f"{tmp_path / 'gone'} cannot be written")

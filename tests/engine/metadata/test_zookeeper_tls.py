@@ -15,7 +15,7 @@ import pytest
 from engine.errors import InvalidRequest, MetadataUnavailable
 from engine.metadata.zookeeper import ZooKeeperStore
 from engine.metadata.zookeeper_client import _select_in_thread
-from engine.metadata.zookeeper_settings import ZooKeeperSettings, clear_password
+from engine.metadata.zookeeper_settings import ZooKeeperSettings, unencrypted_password
 from engine.ports.renewing import renew_all
 from engine.transport.security import Security
 from herdbook.zookeeper_server import ZooKeeperServer, free_port
@@ -178,7 +178,7 @@ def test_what_was_decrypted_already_is_ready_to_be_read(tmp_path: Path) -> None:
     ],
 )
 def test_a_password_in_the_clear_is_told_of(hosts: str, user: str, tls: bool, warned: bool) -> None:
-    assert bool(clear_password(hosts, user, tls)) == warned
+    assert bool(unencrypted_password(hosts, user, tls)) == warned
 
 
 def test_a_certificate_goes_to_nobody_who_is_not_checked(tmp_path: Path) -> None:

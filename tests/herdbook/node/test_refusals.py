@@ -323,4 +323,4 @@ def test_http_for_other_machines_is_told_to_wait_for_a_user(place: Place) -> Non
 def test_a_password_that_is_no_text_is_told(place: Place) -> None:
     file = place.file("password", b"\xff\xfe")
     told = of_bookie(place, **{"zookeeper.user": "elsa", "zookeeper.password_file": file})
-    assert f"zookeeper: {file} holds no text" in refusals_of(place.settings(told)).errors
+    assert f"zookeeper: {file} is not a text file" in refusals_of(place.settings(told)).errors
