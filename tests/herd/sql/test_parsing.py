@@ -181,7 +181,7 @@ def test_statements_of_too_many_words_are_refused_before_they_are_read(
     text: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(parsing._DIALECT, "parser", lambda: pytest.fail("it was read"))
-    with pytest.raises(TooLarge, match="a query has at most 20000 words"):
+    with pytest.raises(TooLarge, match="a query may have at most 20000 tokens"):
         parse(text)
 
 

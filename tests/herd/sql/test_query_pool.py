@@ -120,7 +120,7 @@ async def test_who_waits_in_vain_is_told_after_a_time_and_who_is_cancelled_takes
     async with pools(settings) as (held, ask):
         ask("ann", "ann 0")
         await settled()
-        with pytest.raises(OperationalError, match="kept this one waiting for 1 ms"):
+        with pytest.raises(OperationalError, match="has waited 1 ms for other queries"):
             await ask("ben", "ben 0")
     async with pools(QuerySettings(connections=1)) as (held, ask):
         ask("ann", "ann 0")
