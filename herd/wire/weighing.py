@@ -47,7 +47,7 @@ def check_values(data: bytes, most: int) -> None:
     >>> check_values(bytes([0x93, 0x90, 0x90, 0x90]), 3)
     Traceback (most recent call last):
     ...
-        herd.errors.TooLarge: a call may have at most 3 values (do it in parts) [54000]
+    herd.errors.TooLarge: a call may have at most 3 values (do it in parts) [54000]
     """
     # Usually there are few enough bytes that could begin a value.
     if len(data) > most and len(data.translate(None, _LIGHT)) > most and _count(data, most) > most:

@@ -191,7 +191,7 @@ async def test_errors_are_the_databases_own(
 async def test_an_answer_past_its_bound_is_refused(kind: str) -> None:
     async with pool_of(kind, replace(SETTINGS, result_bytes_max=100_000)) as pool:
         sql = "SELECT repeat('x', 1000) FROM range(1000)"
-        assert "over 100000 bytes" in str(await failure(pool, sql))
+        assert "more than 100000 bytes" in str(await failure(pool, sql))
         assert await ask(pool, "SELECT 1") == [(1,)]
 
 
