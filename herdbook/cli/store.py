@@ -69,9 +69,9 @@ def run(work: Coroutine[Any, Any, R]) -> R:
 
 
 def warn_of_clear_password(url: str | None) -> None:
-    """Say so, where a server is about to send ZooKeeper's password in the clear.
+    """Print a warning if a server is about to send ZooKeeper's password unencrypted.
 
-    Whatever keeps the store from being found is told by whoever opens it.
+    Errors in finding the store are ignored here: opening it raises them.
     """
     from engine.metadata.cluster_url import parse_url
     from engine.metadata.zookeeper_settings import unencrypted_password

@@ -50,7 +50,7 @@ OnAlarm = Annotated[
 Proxy = Annotated[
     list[str] | None,
     typer.Option(
-        help="The address or network of a proxy whose X-Forwarded-For is believed. Repeat it."
+        help="The address or network of a proxy whose X-Forwarded-For is trusted. Repeat it."
     ),
 ]
 

@@ -34,7 +34,7 @@ from herdbook.node.settings import (
 PAIRS: Final = ("security", "zookeeper", "broker", "http")
 """Tables with a certificate and its key."""
 SECRETS: Final = ("secret_file", "password_file", "private_key", "users")
-"""Keys of files that nobody else may read."""
+"""Keys of files that no other user may read."""
 DISKS: Final = "bookie.folders"
 
 
@@ -135,7 +135,7 @@ def _processors(settings: NodeSettings) -> Iterator[str]:
 
 def warnings_of(settings: NodeSettings) -> list[str]:
     """What is wrong and keeps nothing from starting, a line each."""
-    found = [f"{DISKS}: {why}: no bookie starts there" for _, why in _useless(settings)]
+    found = [f"{DISKS}: {why}: no bookie can start there" for _, why in _useless(settings)]
     if settings.clustered and (why := _clear_password(settings)):
         found.append(f"zookeeper.authorities: {why}")
     return found
@@ -208,7 +208,7 @@ def _certificates(settings: NodeSettings) -> Iterator[str]:
     if bool(settings.zookeeper.user) != bool(settings.zookeeper.password_file):
         yield "zookeeper: user and password_file go together"
     if settings.zookeeper.certificate and not settings.zookeeper.authorities:
-        yield "zookeeper.authorities: it is missing; a certificate is shown to checked servers only"
+        yield "zookeeper.authorities: missing; a client certificate needs a checked server"
 
 
 def _addresses(settings: NodeSettings) -> Iterator[str]:

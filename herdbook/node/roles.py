@@ -71,8 +71,8 @@ def write_client_file(settings: NodeSettings) -> Path:
     file = settings.own_folder / CLIENT_FILE
     if not file.parent.is_dir():
         raise FolderError(
-            f"{settings.data} is gone, or lacks the node's own folder: mount its disk; nothing is "
-            "made there while the node runs"
+            f"{settings.data}, or the node's own folder in it, is missing: mount its disk; nothing "
+            "is created there while the node runs"
         )
     text = "\n".join(lines) + "\n"
     if file.is_file() and file.read_bytes() == text.encode():
@@ -249,7 +249,7 @@ async def _broker(service: Service) -> None:
 
 
 def http_settings(settings: NodeSettings, once: str = "") -> "HttpServerSettings":
-    """What the HTTP of a node is told. `once`: a ticket for one login."""
+    """The settings of a node's HTTP. `once`: a ticket for one login."""
     from herdbook.http.serving import HttpServerSettings
     from herdbook.http.settings import WebSettings
 
@@ -285,7 +285,7 @@ async def _http(service: Service) -> None:
 
 
 def disks_of(settings: NodeSettings) -> Capacity:
-    """What tells whether the disks of a node's folders have room for new data."""
+    """The check whether the disks of a node's folders have space for new data."""
     capacity = Capacity(SystemClock(), 0)
     for folder in settings.data_folders:
         capacity.watch(watched(folder, SystemDisk(folder), settings.bookie_settings))
@@ -329,7 +329,7 @@ def _fixed(address: str) -> bool:
 
 
 def configuration_of(settings: NodeSettings) -> Configuration:
-    """What clients of this machine are told of the node's cluster."""
+    """The configuration for clients of the node's cluster on this machine."""
     return Configuration(
         url=settings.url,
         wire=settings.wire,

@@ -133,7 +133,7 @@ def check_full(disk: Path, node: Node) -> None:
     assert node.http.get(f"{OBJECTS}/b").content == b"moo"
     assert str(node.data) in node.why()
     shown = called("serve", "--data", str(node.data), "--status")
-    assert shown.returncode == 1 and "no room for new data" in shown.stdout
+    assert shown.returncode == 1 and "no space for new data" in shown.stdout
     assert node.sql("DELETE FROM cows WHERE id = 1") == 200
     assert node.http.delete(f"{OBJECTS}/a").is_success
     assert node.http.post("/api/v1/tasks/1/cancel").status_code == 200

@@ -299,7 +299,7 @@ def test_of_a_node_that_runs_only_that_is_told_and_not_its_ports(place: Place) -
     assert refusals_of(place.settings(told)).errors
     place.lock(place.data / ".node")
     errors, [warning] = refusals_of(place.settings(told))
-    assert not errors and "has a node that runs" in warning
+    assert not errors and "a node already runs in" in warning
 
 
 def test_ports_that_a_killed_node_may_still_hold_are_a_warning(place: Place) -> None:

@@ -75,7 +75,7 @@ def test_a_nodes_folder_that_vanished_is_not_made_anew(tmp_path: Path) -> None:
     for mount_point in (False, True):
         if mount_point:
             (tmp_path / "disk").mkdir()
-        with pytest.raises(FolderError, match=r"disk is gone.*mount"):
+        with pytest.raises(FolderError, match=r"is missing.*mount"):
             write_client_file(settings)
     assert not any((tmp_path / "disk").iterdir())
 

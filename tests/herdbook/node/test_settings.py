@@ -68,7 +68,7 @@ def test_proxies_are_addresses_or_networks(tmp_path: Path) -> None:
     assert read_settings(None, environment).http.proxies == ("10.0.0.1", "fd00::/8")
     for key in ("http.proxies", "broker.proxies"):
         [error] = errors_of(None, environment, {key: ["10.0.0.1/8"]})
-        assert error.startswith(f"{key}: a proxy is named by its address")
+        assert error.startswith(f"{key}: name a proxy by its address")
 
 
 def test_variables_of_others_that_share_the_prefix_are_left_alone(tmp_path: Path) -> None:
