@@ -30,7 +30,7 @@ REPLICA_MUTANTS: Final = (
         "            raise\n",
         by_test(
             "engine/replica/test_giving_way.py",
-            "test_a_leader_that_is_no_longer_asked_to_give_way_takes_proposals_again",
+            "test_a_leader_accepts_proposals_again_if_the_request_to_step_down_is_cancelled",
         ),
     ),
     Mutant(

@@ -46,7 +46,7 @@ WIRE_MUTANTS: Final = (
         "",
         by_test(
             _ROTATION_TESTS,
-            "test_what_does_not_fit_changes_nothing_and_is_told_in_one_line[another_key-for TLS]",
+            "test_mismatched_files_change_nothing_and_are_logged_in_one_line[another_key-for TLS]",
         ),
     ),
     Mutant(

@@ -1,4 +1,4 @@
-"""Who may read a folder: its owner alone, whether it was made or was there."""
+"""Only its owner may read a folder, whether it was new or existed before."""
 
 import os
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""Whether new data finds room: by this machine's disks, and by what bookies say of theirs."""
+"""Whether there is space for new data, on this machine's disks and on those of the bookies."""
 
 from pathlib import Path
 

@@ -171,7 +171,7 @@ async def test_without_users_it_answers_only_about_its_health_until_there_is_one
     assert any("serves now" in each for each in caplog.messages)
 
 
-async def test_it_waits_where_users_cannot_be_read_and_says_why(tmp_path: Path) -> None:
+async def test_it_waits_while_users_cannot_be_read_and_says_why(tmp_path: Path) -> None:
     class Silent(StoreAuthenticator):
         def __init__(self) -> None:
             pass

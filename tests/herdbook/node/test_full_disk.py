@@ -1,4 +1,4 @@
-"""A served folder on a real file system of 64 MiB that somebody else fills."""
+"""A served folder on a real file system of 64 MiB that other files fill up."""
 
 import os
 import signal
@@ -37,7 +37,7 @@ def disk(tmp_path: Path) -> Iterator[Path]:
 
 
 def fill(disk: Path, left_bytes: int) -> None:
-    """Leave so many bytes free."""
+    """Fill the disk until only this many bytes are free."""
     with (disk / "ballast").open("ab", buffering=0) as file, suppress(OSError):
         while (free := os.statvfs(disk).f_bavail * os.statvfs(disk).f_frsize) > left_bytes:
             file.write(bytes(min(65_536, free - left_bytes)))
@@ -68,7 +68,7 @@ class Node:
         return self.http.post(QUERY, json={"sql": text}).status_code
 
     def refused(self) -> httpx.Response:
-        """What is said to who puts an object, once the node has looked at its disk."""
+        """The error of putting an object, once the node has checked its disk."""
         began_s = time.monotonic()
         while time.monotonic() - began_s < SOON_S:
             reply = self.http.put(f"{OBJECTS}/c", content=bytes(2_000))
