@@ -116,7 +116,7 @@ class AsyncBlobs:
         return await quotas.set_quota(core, quota_objects, quota_bytes, recount=recount)
 
     async def delete_bucket(self, name: str, *, force: bool = False) -> None:
-        """Delete a bucket: its name is free at once, `collect` gives back what it holds.
+        """Delete a bucket: its name is free at once, and `collect` frees its space.
 
         After it has returned, nobody can put anything into the bucket, even if they still have it
         open. Raises `NoSuchBucket`, `BucketNotEmpty` unless `force`, `MetadataUnavailable`, and

@@ -238,7 +238,9 @@ class BucketCore:
         return self.blobs.pool(self.info, kind)
 
     def pool_for_copies(self) -> LedgerPool:
-        """Where live objects of mostly dead ledgers go; full disks take them, too."""
+        """The pool for copies of live objects from mostly dead ledgers; full disks accept them,
+        too.
+        """
         full = bool(self.blobs.client.capacity.lack)
         return self.blobs.pool(self.info, LedgerKind.NAMED, from_reserve=full)
 

@@ -1,11 +1,12 @@
-"""What is done when a bucket was deleted: everything of it goes, and then its home.
+"""Removes a deleted bucket: first everything that it has, then its home.
 
 Invariants:
 - Nothing is removed before the bucket's counts are shut, so nothing more can be put into it.
 - A bucket's row in `homes` is the last one deleted in its tablespace, together with the shut
   counts, and only when nothing else refers to it: until then the database refuses. From then on
   nothing can be written for the bucket, even by a process that was paused for a long time.
-- Its ledgers go by the rule of dying. It is remembered until none of them is left.
+- Its ledgers are collected like those of deleted objects. The bucket is remembered until none of
+  them is left.
 """
 
 import asyncio

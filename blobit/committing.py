@@ -257,7 +257,7 @@ class Committer:
             except Error as error:
                 waited_ms = (self._clock.monotonic() - began_s) * 1_000
                 heard = await self.rows.why(error)
-                # A full disk may stay so for long: whoever asks is told what to do.
+                # A disk may stay full for long, so the caller gets an error that says what to do.
                 over = isinstance(heard, NoSuchBucket | DiskFull)
                 if over or not error.retryable or waited_ms > self._patience_ms:
                     for pending in batch:

@@ -13,7 +13,7 @@
     ├── BlobUnreadable        it exists or may exist, and no answer came: retry, or repair
     │   └── BlobCorrupt       an answer came, and it is not the object that the id describes
     ├── BlobNotStored         the put failed and there is no id: put again
-    │   └── DiskFull          a disk has no more than its reserve left: delete objects, or make room
+    │   └── DiskFull          only the reserve of a disk is free: delete objects, or free space
     ├── BucketExists          a bucket of that name is there already
     ├── BucketNotEmpty        it holds objects: delete them, or delete it with force
     ├── ConditionFailed       the object is not the one that the caller expects: read it again
@@ -85,9 +85,9 @@ class BlobNotStored(BlobError):
 
 
 class DiskFull(BlobNotStored):
-    """A disk has no more than its reserve left, which is for deletions. Nothing was stored.
+    """Only the reserve of a disk is free, which is kept for deletions. Nothing was stored.
 
-    Delete objects or buckets, or make room on the disk; then put the object again.
+    Delete objects or buckets, or free space on the disk; then put the object again.
     """
 
     retryable = True

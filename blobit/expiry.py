@@ -1,13 +1,13 @@
-"""What ends by itself: objects whose time is over, and uploads that nobody completed.
+"""Expiry: removes objects whose time is over, and uploads that nobody completed.
 
-Readers see neither from the moment on; a round removes their rows. Ledgers of objects that expire
-hold nothing else, are never compacted, and go whole when the last of theirs has gone.
+Readers see neither from that moment on; a round removes their rows. Ledgers of objects that expire
+hold nothing else, are never compacted, and are deleted whole after their last object has gone.
 
 Invariants:
-- A row of `expiries` is a hint. What counts is the object's own row, looked at under its lock: one
-  that was written anew, or has another time by now, stays.
+- A row of `expiries` is only a hint. The object's own row decides, and is read under its lock: an
+  object that was written again, or has another expiry by now, stays.
 - An upload that is renewed after a round has found it is left alone.
-- What an object or an upload held is let go in the transaction that removes it.
+- References of an object or an upload are removed in the transaction that removes it.
 """
 
 import asyncio
@@ -34,7 +34,7 @@ async def expire_objects(scope: BucketScope) -> int:
     Raises `MetadataUnavailable` and what is in `herd.errors`.
     """
     count = 0
-    # A hint that is taken before its object expires is gone, and nothing would remove the object.
+    # If a hint is removed before its object expires, nothing would ever remove the object.
     last = (scope.bucket_id, scope.now_ms - CLOCK_DIFFERENCE_MS)
     due = scope.rows.scan("expiries", first=last[:1], last=last)
     async for hints in batches(due, scope.settings.batch_rows):

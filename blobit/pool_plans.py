@@ -28,7 +28,8 @@ def plan_of(
 ) -> LedgerPlan:
     """The plan of the ledgers of one kind of a bucket.
 
-    With `from_reserve` nearly full disks take them, too: for copies that let others be deleted.
+    With `from_reserve`, nearly full disks accept them, too. This is for copies after which other
+    ledgers can be deleted.
     """
     own = info.settings
 

@@ -3,7 +3,7 @@
 Invariants:
 - A bucket is found only when it can be used: its tablespace, its tables and its home row are there.
 - What was begun and not finished is finished by whoever meets it next.
-- A deleted bucket's name is free at once; its objects are collected behind the scenes.
+- A deleted bucket's name is free at once; its objects are collected in the background.
 - After a deletion has returned, nobody can change the bucket any more.
 """
 

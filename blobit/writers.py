@@ -218,7 +218,7 @@ class LedgerPool:
         return {ledger.ledger_id for ledger in every}
 
     def _check_room(self) -> None:
-        """Raise `DiskFull` where new bytes find no room, before any is read or sent."""
+        """Raise `DiskFull` if there is no space for new bytes, before any is read or sent."""
         if not self._from_reserve and (lack := self._client.capacity.lack):
             raise DiskFull(lack)
 
@@ -387,7 +387,7 @@ class LedgerPool:
             )
         except EngineError as error:
             raise not_stored(
-                f"no ledger could be made: {error}: put the object again when it can", error
+                f"no ledger could be created: {error}: put the object again later", error
             ) from error
         bytes_max = plan.bytes_max if plan.bytes_max is not None else self.settings.ledger_bytes_max
         ledger = PooledLedger(writer, bytes_max, self)

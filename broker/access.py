@@ -93,9 +93,9 @@ class Asking:
             raise AccessDenied(f"user {self.name} is no administrator")
 
     def check_acts(self) -> None:
-        """Raise `AccessDenied` for who may act for no tenant at all."""
+        """Raise `AccessDenied` if the user may not act for any tenant."""
         if not (self.everywhere or self.tenants):
-            raise AccessDenied(f"user {self.name} may act for no tenant")
+            raise AccessDenied(f"user {self.name} may not act for any tenant")
 
     def check_tenant(self, tenant: str) -> None:
         """Raise `AccessDenied` for who may not act for a tenant."""

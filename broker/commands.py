@@ -325,8 +325,8 @@ class Set(msgspec.Struct, frozen=True, array_like=True, tag=17):
 class ScheduleSet(msgspec.Struct, frozen=True, array_like=True, tag=18):
     """Add or replace a schedule. Answers 1, or a `Refusal`.
 
-    Of one that is there its counts go on, whether it is paused, and, if its rhythm is the same, its
-    next due time. `count_due`, level 2: if the rhythm changes, a due time that has not fired
+    If it exists already, it keeps its counts, whether it is paused, and, if its rhythm is the same,
+    its next due time. `count_due`, level 2: if the rhythm changes, a due time that has not fired
     counts as skipped.
     """
 

@@ -25,7 +25,7 @@ BrokerError
 ├── BrokerUnavailable        nobody answers for the broker at the moment
 │   ├── NotLeader                another one leads
 │   │   └── StoreClosed              this program has closed the store; to others it is `NotLeader`
-│   ├── DiskFull                 a disk has no more than its reserve left
+│   ├── DiskFull                 only the reserve of a disk is free
 │   └── Overloaded               more is under way than fits
 ├── OutcomeUnknown           it may or may not have been done
 ├── SessionLost              the worker's session has ended
@@ -240,13 +240,13 @@ class StoreClosed(NotLeader):
 
 
 class DiskFull(BrokerUnavailable):
-    """A disk has no more than its reserve left, which is for what runs and for deletions.
+    """Only the reserve of a disk is free, which is kept for running tasks and for deletions.
 
     Nothing was changed.
     """
 
     code = "disk_full"
-    remedy = "cancel tasks, delete data, or make room on the disk; then try again"
+    remedy = "cancel tasks, delete data, or free space on the disk; then try again"
 
 
 class Overloaded(BrokerUnavailable):

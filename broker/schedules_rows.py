@@ -100,7 +100,7 @@ def fire(step: Step, wanted: Fire) -> bytes:
 
 
 def correct_due(step: Step, wanted: CorrectDue) -> bytes:
-    """Answers 1, 0 if the next due time has changed meanwhile, or a refusal."""
+    """Answers 1, or 0 if the next due time has changed meanwhile, or a refusal."""
     schedule = _schedule(step, wanted.name)
     if schedule is None:
         return encode(_unknown(wanted.name))

@@ -128,7 +128,7 @@ class Broker(RollingOut):
         self._keeping: asyncio.Task[None] | None = None
         self._retiming: asyncio.Task[None] | None = None
         self._beginning: Counter[str] = Counter()
-        """How many transactions are being opened, by their owners."""
+        """How many transactions are being opened, by owner."""
         self._closed = False
 
     @classmethod
@@ -435,7 +435,7 @@ class Broker(RollingOut):
         return "" if self._capacity is None else self._capacity.lack
 
     def _check_room(self) -> None:
-        """Raise `DiskFull` where tasks and code that are added find no room."""
+        """Raise `DiskFull` if there is no space for new tasks and code."""
         if self._capacity is not None:
             with translating():
                 self._capacity.check()
@@ -532,7 +532,7 @@ class Broker(RollingOut):
     async def begin(self, owner: str = "", ttl_ms: int | None = None) -> int:
         """Open a transaction for submits. Returns its number.
 
-        Raises `Overloaded` if too many are open, in all or of a named owner.
+        Raises `Overloaded` if too many are open, in total or of a named owner.
         """
         term = self.term_without_lease
         now_ms = term.time.now_ms()

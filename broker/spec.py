@@ -26,7 +26,7 @@ SETTLED_MAX: Final = 1_000
 TRANSACTION_TASKS_MAX: Final = 10_000
 TRANSACTIONS_MAX: Final = 10_000
 OWNER_TRANSACTIONS_MAX: Final = TRANSACTIONS_MAX // 16
-"""So many of them may be one user's."""
+"""How many of them one user may have."""
 NAME_LENGTH_MAX: Final = 200
 OBJECT_NAME_MAX: Final = 2_000
 PARENTS_MAX: Final = 1_000

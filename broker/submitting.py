@@ -71,7 +71,7 @@ def take(
     reserved: bool = False,
     expired_code: bool = False,
 ) -> list[int | Refusal]:
-    """Ids of those that are taken, refusals of the others. Bytes: see `Submit`.
+    """The ids of accepted tasks, and refusals for the others. Bytes: see `Submit`.
 
     `reserved`: they may be steps of a roll-out. `expired_code`: their code pools may have expired.
     """

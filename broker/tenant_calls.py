@@ -36,7 +36,7 @@ _TYPE: Final = "type"
 
 
 async def resources_seen(calls: Calls, who: Asking) -> list[ResourceStatus]:
-    """Resources, and the types of waiting and running tasks and the quotas that somebody sees."""
+    """Resources, and the types of waiting and running tasks and the quotas that a user may see."""
     found = await calls.resources()
     if who.sees_all:
         return found
@@ -144,7 +144,7 @@ class TenantCalls:
         return [each for each in await self._calls.queues() if self._who.sees(each.key.tenant)]
 
     async def resources(self) -> list[ResourceStatus]:
-        """See `Calls`; of types and quotas those of tenants that they see."""
+        """See `Calls`; only types and quotas of tenants that the caller may see."""
         return await resources_seen(self._calls, self._who)
 
     async def connect(self, hello: Hello) -> WorkerLink:

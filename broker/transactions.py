@@ -85,7 +85,7 @@ def go_on(step: Step, wanted: Settle) -> bytes:
 
 
 def _end(step: Step, transaction: Transaction, most: int, whole: bool) -> int:
-    """End the transaction; this command releases or undoes at most so many of its tasks.
+    """End the transaction; this command releases or undoes at most `ITEMS_MAX` of its tasks.
 
     `whole`: the others also appear as if they had followed.
     """

@@ -1,8 +1,8 @@
-"""Who waits for tasks at a server, in number: nobody's waits keep all others out.
+"""Limits the waits for tasks at a server, so that one user cannot lock out the others.
 
 Invariants:
-- There are at most `most` waits. One user has at most a quarter of them; administrators and parts
-  of the cluster are no users here.
+- There are at most `most` waits. One user may have a quarter of them; this does not apply to
+  administrators and parts of the cluster.
 """
 
 from collections import Counter
@@ -25,12 +25,12 @@ class Waits:
 
     @contextmanager
     def some(self, who: Asking, count: int = 1) -> Iterator[None]:
-        """Count some waits as long as the block lasts. Raises `Overloaded`."""
+        """Count `count` waits as long as the block lasts. Raises `Overloaded`."""
         user = "" if who.admin else who.name
         if self._of.total() + count > self._most:
-            raise Overloaded(f"{self._of.total():,} calls wait for tasks already")
+            raise Overloaded(f"{self._of.total():,} calls already wait for tasks")
         if user and self._of[user] + count > max(1, self._most // _SHARE):
-            raise Overloaded(f"{self._of[user]:,} calls of {user} wait for tasks already")
+            raise Overloaded(f"{self._of[user]:,} calls of {user} already wait for tasks")
         self._of[user] += count
         try:
             yield

@@ -26,7 +26,7 @@ EngineError
 │   ├── NotEnoughBookies      start more bookies, or lower the quorums
 │   ├── DeadlineExceeded      no answer in time
 │   ├── Overloaded            a queue is full: wait for earlier calls, then retry
-│   ├── DiskFull              a disk has no more than its reserve left: delete, or make room
+│   ├── DiskFull              only the reserve of a disk is free: delete data, or free space
 │   ├── RecoveryIncomplete    too few bookies answered to decide the ledger's end
 │   ├── NotLeader             another replica leads, or none does yet: ask the one named
 │   ├── BookieUnavailable     this bookie cannot be reached or has stopped
@@ -174,9 +174,9 @@ class Overloaded(Unavailable):
 
 
 class DiskFull(Unavailable, OSError):
-    """A disk has no more than its reserve left, or nothing at all. Nothing was stored.
+    """Only the reserve of a disk is free, or not even that. Nothing was stored.
 
-    Delete data, which is taken as long as the reserve lasts, or make room on the disk that the
+    Delete data, which is possible as long as the reserve lasts, or free space on the disk that the
     message names. Then call again; nothing has to be restarted.
     """
 

@@ -334,7 +334,7 @@ def _content(name: str) -> bytes:
 
 
 def _here(name: str) -> Path | None:
-    """A file that has to be on this machine. Raises `InvalidRequest`."""
+    """Check that a file is on this machine, and return it. Raises `InvalidRequest`."""
     if name and not Path(name).exists():
-        raise InvalidRequest(f"{name} cannot be read on this machine: it is not there")
+        raise InvalidRequest(f"{name} cannot be read: there is no such file on this machine")
     return _path(name)

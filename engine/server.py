@@ -6,8 +6,8 @@ Each data folder holds one bookie: its identity, `journal/`, `index/`, and `lock
 Invariants:
 - A folder is opened only while its lock is held; a start that fails leaves nothing running, nothing
   registered and nothing locked.
-- An empty folder where a bookie has its data is not used: nothing is made there. A folder whose
-  bookie runs elsewhere is a copy, and is not started.
+- An empty folder at the location of a bookie's data is not used, and nothing is created there. A
+  folder whose bookie runs elsewhere is a copy, and is not started.
 - A bookie is registered only when it serves, and with addresses at which its server listens.
 - Without any proof asked of clients, a server listens to its own machine only, unless told.
 - A server that ends takes no new appends first and takes its registrations away, finishes and
@@ -214,7 +214,7 @@ class BookieServer:
         await self._start_repair()
 
     async def _leave_out_empty(self) -> None:
-        """Before anything is made: leave out empty folders in which bookies have their data."""
+        """Leave out empty folders at the locations of bookies' data, before anything is created."""
         bookies, used = Bookies(self.store), []
         for folder in self._folders:
             try:
@@ -224,7 +224,7 @@ class BookieServer:
             except FolderDamaged as error:
                 self._leave_out(folder, error)
             except OSError:
-                # Whoever locks it says why it cannot be used.
+                # Locking it will raise an error that says why it cannot be used.
                 used.append(folder)
         self._folders = used
 
@@ -478,7 +478,7 @@ async def _until(ended: asyncio.Event, server: BookieServer) -> None:
 
 
 def check_bookie_folder(folder: Path) -> FolderIdentity | None:
-    """Whose folder it is, None for a new one, if a bookie may start there as far as one can see.
+    """The identity of a folder in which a bookie may start, as far as can be seen; None: new.
 
     Nothing is changed. Raises `FolderLocked`, `FolderMismatch`, `FolderDamaged`, `FormatTooNew`,
     `OSError`.

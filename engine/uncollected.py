@@ -1,6 +1,6 @@
 """Reading a large message without the garbage collector.
 
-The collector looks at new lists again and again while there come more of them: a message of many
+The collector scans new lists again and again while more are created, so a message with many lists
 takes ten times as long to read with it.
 
 Invariants:
@@ -17,7 +17,7 @@ _LARGE_BYTES: Final = 64 * 1024
 
 @contextmanager
 def uncollected(size_bytes: int) -> Iterator[None]:
-    """A block that reads a message of a size. On any thread."""
+    """Turn the collector off while the block reads a message of this size, on any thread."""
     if size_bytes < _LARGE_BYTES or not gc.isenabled():
         yield
         return

@@ -133,10 +133,10 @@ async def restore_as(
     name: str,
     open_state: Callable[[], Awaitable[State]],
 ) -> Manifest:
-    """Make a tablespace of a cluster of a backup; nodes run as many replicas of it as is usual.
+    """Create a tablespace of a cluster from a backup, with the default number of replicas.
 
-    It is filled here, in an empty state that `open_state` makes, and is there whole or not at all.
-    Raises as `restore` and `made_whole`.
+    It is filled here, in an empty state that `open_state` makes. Either all of it exists in the
+    end, or nothing. Raises as `restore` and `made_whole`.
     """
     with translating():
         manifest = await workers.run(partial(check_backup, path))

@@ -98,11 +98,12 @@ async def changes(
 
     `tables` names those that are of interest; none: all. With a name as `consumer`, the log and the
     checkpoint that it needs to go on are kept as long as it waits for more, and for `keep_ms` after
-    it last asked; without, they go when the tablespace itself does not need them. While nothing of
-    interest comes it is told now and then of a position without changes: there it goes on, too.
-    Raises, while iterating, `ChangesGone` when the log no longer reaches back that far: start again
-    from the tables as they are now. Raises `StorageFailed` when the position is before the rows of
-    a table that was restored or written in bulk: start with a checkpoint and continue after it.
+    it last asked; without, they go when the tablespace itself does not need them. While there are
+    no changes of interest, it occasionally yields a position without changes, from which a caller
+    can continue as well. Raises, while iterating, `ChangesGone` when the log no longer reaches back
+    that far: start again from the tables as they are now. Raises `StorageFailed` when the position
+    is before the rows of a table that was restored or written in bulk: start with a checkpoint and
+    continue after it.
     """
     with translating(), _explaining(tablespace, after):
         following_as = Consumer(client, tablespace, consumer, keep_ms)

@@ -19,7 +19,7 @@ Error
     │   ├── TooManySessions          53300  the server has no room for another session
     │   ├── AccessDenied             28000  the server wants a proof that was not given
     │   ├── TooLarge                 54000  more than one transaction or statement may hold
-    │   ├── DiskFull                 53100  a disk has no more than its reserve left: delete rows
+    │   ├── DiskFull                 53100  only the reserve of a disk is free: delete rows
     │   └── StorageFailed            58030  the disk failed; nothing was changed
     ├── IntegrityError           a constraint does not hold: 23000
     │   ├── NotNullViolation         23502
@@ -193,9 +193,9 @@ class TooLarge(OperationalError):
 
 
 class DiskFull(OperationalError):
-    """A disk has no more than its reserve left, which is for deletions. Nothing was changed.
+    """Only the reserve of a disk is free, which is kept for deletions. Nothing was changed.
 
-    Delete rows, drop tables, or make room on the disk; then do it again.
+    Delete rows, drop tables, or free space on the disk; then try again.
     """
 
     code = "53100"

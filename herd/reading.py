@@ -37,9 +37,9 @@ _SEALS: Final = (
 Changes = dict[bytes, bytes | None]
 _SLICE_ROWS: Final = 4_096
 _sharing: Final = Lock()
-"""Held while a page is shared: it is shared once, whoever asks first."""
+"""A lock that is held while a page is copied to shared memory, so that this happens once."""
 _DESCRIPTORS_PART: Final = 4
-"""Pages take at most one in so many of the file descriptors that this process may have."""
+"""Pages use at most this fraction (one in ...) of the process's file descriptors."""
 
 
 class Page:
@@ -70,17 +70,17 @@ class Page:
         return cls(batch, keys[0].as_py(), keys[-1].as_py())
 
     def without(self, keys: Sequence[bytes]) -> pa.RecordBatch:
-        """Its rows but those with some keys."""
+        """Its rows without those that have one of the keys."""
         return without_places(self.batch, self.places(keys))
 
     def places(self, keys: Sequence[bytes]) -> list[int]:
-        """Where those of some keys lie that it has."""
+        """The places of the rows that have one of the keys."""
         return [place for key in keys if (place := self._place(key)) >= 0]
 
     def share(self) -> "SharedBatch | None":
-        """The page in memory that other processes can map; None where too many pages are.
+        """The page in memory that other processes can map; None if too many pages are shared.
 
-        In a thread. Raises `OSError`.
+        Call it in a thread. Raises `OSError`.
         """
         with _sharing:
             if self._shared is None:
@@ -105,16 +105,16 @@ class Page:
 
 
 class SharedBatch:
-    """Rows in memory that other processes map: they are copied there once, and never change."""
+    """Rows in memory that other processes can map; they are copied there once and never change."""
 
     _numbers: Final = count()
     living: Final["weakref.WeakSet[SharedBatch]"] = weakref.WeakSet()
-    """All of this process. Each holds a file descriptor."""
+    """All shared batches of this process. Each holds a file descriptor."""
 
     def __init__(self, batch: pa.RecordBatch) -> None:
         """Raises `OSError` if there is no memory, or no file descriptor left."""
         self.number = next(self._numbers)
-        """No other batch of this process has it."""
+        """A number that no other batch of this process has."""
         self.schema = batch.schema
         body = batch.serialize()
         self.size_bytes = body.size
@@ -123,7 +123,7 @@ class SharedBatch:
             os.ftruncate(self.fd, self.size_bytes)
             with mmap.mmap(self.fd, self.size_bytes) as written:
                 written[:] = memoryview(body)
-            # Nobody changes it any more, not even a process that it is given to.
+            # Nobody can change it any more, not even a process that receives it.
             fcntl.fcntl(self.fd, fcntl.F_ADD_SEALS, _SEALS)
             self.batch = mapped(self.fd, self.size_bytes, batch.schema)
         except BaseException:
@@ -152,7 +152,7 @@ class _Mapping:
     _system.munmap.argtypes = (ctypes.c_void_p, ctypes.c_size_t)
 
     def __init__(self, fd: int, size_bytes: int) -> None:
-        # Private, for older kernels refuse to share what is sealed.
+        # Private, because older kernels refuse to map sealed memory as shared.
         flags, failed = mmap.MAP_PRIVATE, ctypes.c_void_p(-1).value
         address = self._system.mmap(None, size_bytes, mmap.PROT_READ, flags, fd, 0)
         if address is None or address == failed:
@@ -163,7 +163,7 @@ class _Mapping:
 
 
 def without_places(batch: pa.RecordBatch, places: Sequence[int]) -> pa.RecordBatch:
-    """All rows but those in some places."""
+    """All rows except those in some places."""
     return batch.filter(_all_but(places, batch.num_rows)) if places else batch
 
 
@@ -204,9 +204,9 @@ class Reading(Protocol):
     """Where an error while rows are read is put, beside being raised."""
 
     def read(self, want: Want) -> Any:
-        """`TablePages`, or something that DuckDB can read as a table, again and again.
+        """`TablePages`, or an object that DuckDB can read as a table repeatedly.
 
-        In a thread.
+        Called in a thread.
         """
         ...
 
@@ -221,15 +221,15 @@ class Reading(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class TablePages:
-    """The rows of a table: pages, without what lies in some places, and rows beside them."""
+    """The rows of a table: pages without the rows in some places, and further rows."""
 
     schema: pa.Schema
-    """Of the columns that are wanted."""
+    """The names of the columns that are read."""
     pages: Sequence[tuple[Page, Sequence[int]]]
     added: pa.RecordBatch | None
 
     def table(self) -> pa.Table:
-        """A table of Arrow."""
+        """The rows as an Arrow table."""
         names = self.schema.names
         batches = [without_places(page.batch.select(names), places) for page, places in self.pages]
         if self.added is not None:
@@ -257,7 +257,7 @@ class Captured:
         """Keys whose values are the snapshot's, not the pages'."""
 
     def read(self, want: Want) -> TablePages:
-        """The pages of the range, and what was changed since."""
+        """The pages of the range, and the rows that have changed since."""
         changed = self._changed
         if self._snapshot is not None:
             changed = {**changed, **{key: self._snapshot.get(key) for key in self._touched}}

@@ -13,12 +13,12 @@ class HerdSettings:
 
     `lock_timeout_ms` is how long a statement waits for a lock, `idle_timeout_ms` after how long
     without a call an open transaction is rolled back. `row_locks_max` is how many rows of one table
-    a transaction locks one by one; then it locks the table. `transaction_bytes_max` bounds what
-    one transaction changes. `erase_rows` is how many rows of a dropped table one command removes.
-    `overload_pause_ms` is the pause after the log had no room.
-    `query_bytes` is what its queries may hold together, past which they use files; on a server it
-    is what one query's process may hold. `columns_bytes` is what is kept of its tables as columns.
-    A leader takes a checkpoint every `checkpoint_ms`, if something changed; the newest
+    a transaction locks one by one; then it locks the table. `transaction_bytes_max` bounds what one
+    transaction changes. `erase_rows` is how many rows of a dropped table one command removes.
+    `overload_pause_ms` is the pause after the log was overloaded. `query_bytes` is the memory for
+    all its queries together, beyond which they use files; on a server it is the memory for one
+    query's process. `columns_bytes` is the memory for columns of its tables that are kept for
+    queries. A leader takes a checkpoint every `checkpoint_ms`, if something changed; the newest
     `checkpoints_kept` stay, and every moment since the oldest of them can be restored.
     """
 

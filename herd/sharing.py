@@ -4,7 +4,7 @@ Invariants:
 - On one loop, at most one object of a name is open at a time: a caller that opens it while the last
   holder closes it waits until it is closed, and opens it again. Only an object that was forgotten
   may still be open at the same time.
-- An opening that fails is told to who wanted it; the next one tries again.
+- If opening fails, the caller that asked for it gets the error; the next one tries again.
 """
 
 import asyncio

@@ -106,7 +106,7 @@ class AsyncHerd:
         self._spaces: dict[str, Tablespace] = {}
         self._queries: dict[str, QueryEngine] = {}
         self.query_pool: QueryPool | None = None
-        """Runs the queries of all tablespaces; None: each has threads for its own. Set by servers,
+        """Runs the queries of all tablespaces; None: each has its own threads. Servers set it
         before the first query."""
         self._opening = asyncio.Lock()
         self._closed = False
@@ -388,7 +388,8 @@ class AsyncHerd:
         return True
 
     async def _open(self, name: str) -> Tablespace:
-        # Not the folders above: a disk that was unmounted is not written below its mount point.
+        # Parents are not created: if the disk was unmounted, nothing is written below its mount
+        # point.
         self._folder.mkdir(mode=0o700, exist_ok=True)
         try:
             with translating():

@@ -301,9 +301,10 @@ class AsyncTable:
         return answer()
 
     def _check_room(self) -> None:
-        """Raise `DiskFull` where a disk has no room for rows; those of buckets go with deletions.
+        """Raise `DiskFull` if a disk has no space for new rows.
 
-        Who stores objects looks for room by itself.
+        Rows of buckets are not checked here: deletions need them, and putting objects checks
+        the space by itself.
         """
         if self.name.lower() not in OF_BUCKETS or not holds_buckets(self.bound.catalog):
             self.space.check_room()

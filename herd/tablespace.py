@@ -257,7 +257,7 @@ class Tablespace:
         return list(self._transactions.values())
 
     def check_room(self) -> None:
-        """Raise `DiskFull` where new data finds no room; for who is about to add some."""
+        """Raise `DiskFull` if there is no space for new data. Call it before adding data."""
         if lack := self.client.capacity.lack:
             raise translated(DiskFull(lack))
 

@@ -29,7 +29,7 @@ _KINDS: tuple[tuple[type[EngineError], type[herd.Error], str], ...] = (
     (OutcomeUnknown, herd.CommitUnknown, "read what it changed to know"),
     (NotLeader, herd.LeaderUnavailable, "try again: another replica leads, or soon will"),
     (NoZooKeeper, herd.LeaderUnavailable, ""),
-    (DiskFull, herd.DiskFull, "delete rows, drop tables, or make room; then do it again"),
+    (DiskFull, herd.DiskFull, "delete rows, drop tables, or free space; then try again"),
     (Unavailable, herd.LeaderUnavailable, "try again"),
     (EntryTooLarge, herd.TooLarge, "do it in parts"),
     (ReplicaFailed, herd.StorageFailed, "see the replica's log"),

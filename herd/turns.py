@@ -49,7 +49,7 @@ _long: Final["weakref.WeakKeyDictionary[Workers, asyncio.Semaphore]"] = weakref.
 
 
 async def read_long(workers: Workers, work: Callable[[], T]) -> T:
-    """Read or plan a long statement in a thread: two at a time, so that others keep theirs."""
+    """Parse or plan a long statement in a thread, at most two at a time, to keep others free."""
     room = _long.get(workers)
     if room is None:
         room = _long[workers] = asyncio.Semaphore(_LONG_AT_ONCE)
@@ -57,7 +57,7 @@ async def read_long(workers: Workers, work: Callable[[], T]) -> T:
     job = asyncio.ensure_future(workers.run(work))
 
     def done(job: "asyncio.Future[T]") -> None:
-        # The thread works to its end, whether or not somebody still waits for that.
+        # The thread continues to its end, whether or not somebody still waits for it.
         room.release()
         if not job.cancelled():
             job.exception()
@@ -67,7 +67,7 @@ async def read_long(workers: Workers, work: Callable[[], T]) -> T:
 
 
 async def until_done(job: "asyncio.Future[T]") -> None:
-    """Wait until a job has ended, also if whoever waits is cancelled meanwhile, again and again."""
+    """Wait until a job has ended, even if the waiting task is cancelled, once or repeatedly."""
     while not job.done():
         with contextlib.suppress(asyncio.CancelledError):
             await asyncio.wait([job])

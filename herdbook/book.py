@@ -96,8 +96,8 @@ async def open_async(
     `mapping` says where a tenant's tasks run: a function of tenant and type, or a table by tenant.
     `discoveries` are ways to find the nodes of roll-outs, by the names that documents use, and
     `alarms` is called for roll-outs that go wrong. All of these apply only while the tasks run with
-    this opener. `metrics` receives what is measured in this process. With less than `reserve_bytes`
-    free on the folder's disk no new data is taken; 0: less than 1 GiB, or 5 % of a smaller disk.
+    this opener. `metrics` receives what is measured in this process. If less than `reserve_bytes`
+    is free on the folder's disk, no new data is accepted; 0: 1 GiB, or 5 % of a smaller disk.
     Raises `engine.errors.FolderError`, `DiskFull`, and `InvalidRequest` for the url of a cluster.
     """
     refuse_url(path, _CLUSTERS)

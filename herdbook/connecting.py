@@ -42,8 +42,9 @@ if TYPE_CHECKING:
 def read_secrets_again() -> None:
     """Read the secrets and certificates of this process again, for a program that stays connected.
 
-    New connections, and calls, use what was read. What cannot be read, or does not fit, stays as it
-    was, and the log says why. Servers do the same at SIGHUP. Call it in the program's main thread.
+    New connections and calls use the new contents. If files cannot be read, or do not match each
+    other, the old contents stay in use, and the log says why. Servers do the same on SIGHUP. Call
+    it in the program's main thread.
     """
     renew_all()
 

@@ -12,7 +12,7 @@ is spoken to stands in the configuration file whichever of the three named it:
     url = "herdbook://zookeeper-1:2181,zookeeper-2:2181/prod"
     wire = "framed"                        # or "grpc"
     [security]
-    secret_file = "/etc/herdbook/secret"   # a line of at least 16 bytes; a second one is accepted
+    secret_file = "/etc/herdbook/secret"   # a line of at least 16 bytes, or two: both are accepted
     certificate = "client.pem"             # paths are relative to the configuration file
     private_key = "client.key"
     authorities = "authorities.pem"
@@ -22,7 +22,7 @@ is spoken to stands in the configuration file whichever of the three named it:
     [zookeeper]
     user = "herdbook"
     password_file = "zookeeper-password"
-    authorities = "zookeeper-authorities.pem"   # TLS; certificate and private_key, if it asks
+    authorities = "zookeeper-authorities.pem"   # TLS; also certificate and private_key, if required
 
 `HERDBOOK_USER` with `HERDBOOK_PASSWORD_FILE`, or `HERDBOOK_TOKEN`, count more than `[login]`.
 
@@ -96,7 +96,7 @@ class Login(NamedTuple):
 
 
 class ZooKeeperTable(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """What the table `[zookeeper]` may say: a digest's user, and with authorities TLS."""
+    """The table `[zookeeper]`: the user of a digest, and TLS if there are authorities."""
 
     user: str = ""
     password_file: str = ""
@@ -121,10 +121,9 @@ class Configuration(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         return Path(self.folder, name).expanduser() if name else None
 
     def make_security(self, login: Login | None = None) -> "Security":
-        """Secret, certificates, and the login: that one, else the environment's, else the file's.
+        """Secret, certificates, and the login: as given, else of the environment, else of the file.
 
-        Their files are read again when the process is told to. Raises `InvalidRequest` for files
-        that cannot be read.
+        Their files can be read again. Raises `InvalidRequest` for files that cannot be read.
         """
         from engine.transport.security import Security
 
@@ -178,7 +177,7 @@ class Configuration(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 def tls_of(
     certificate: Path | None, private_key: Path | None, authorities: Path | None
 ) -> "Security":
-    """TLS to ZooKeeper. Raises `InvalidRequest` for files that do not go together."""
+    """TLS to ZooKeeper. Raises `InvalidRequest` for files that do not match each other."""
     from engine.transport.security import Security
 
     return Security.renewed(lambda: Security(b"", certificate, private_key, authorities))

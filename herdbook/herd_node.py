@@ -118,7 +118,7 @@ async def serve_node(
 
 
 def check_free(data: Path) -> None:
-    """Raise `FolderLocked` for the folder of a node that runs. Nothing is made by looking."""
+    """Raise `FolderLocked` if a node runs in this folder. This creates no file."""
     if is_locked(data / _LOCK):
         raise FolderLocked(_in_use(data))
 

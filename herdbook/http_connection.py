@@ -1,11 +1,11 @@
-"""A connection of HTTP that does not wait for ever, and that costs others little.
+"""An HTTP connection with limits on time and on work, so that it cannot block others.
 
 Invariants:
-- The head of a request is whole `head_s` after its connection was made, or after its first byte on
-  one that stays open; else the connection is closed. So is the rest of a body that nobody reads,
-  after the reply to it.
-- In one turn of the loop a connection parses few pieces of a body. Connections with more of them
-  take turns, one in each turn of the loop: to parse a piece costs the same however small it is.
+- The head of a request must be complete `head_s` after its connection was made, or after its first
+  byte on one that stays open; otherwise the connection is closed. The same limit applies to the
+  rest of a body that nobody reads, after the reply.
+- In one turn of the loop a connection parses few pieces of a body. Connections with more pieces
+  take turns, one in each turn of the loop, because a piece costs the same however small it is.
 """
 
 import asyncio
@@ -21,14 +21,14 @@ _LENGTHS: Final = {b"content-length", b"transfer-encoding"}
 
 
 class Turns:
-    """The turns of connections that have more pieces to parse."""
+    """The queue of connections that have more pieces to parse."""
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
         self._loop = loop
         self._waiting: deque[Callable[[], None]] = deque()
 
     def wait(self, go_on: Callable[[], None]) -> None:
-        """Call it when all that wait already had their turn."""
+        """Call `it` when all that already wait have had their turn."""
         self._waiting.append(go_on)
         if len(self._waiting) == 1:
             self._loop.call_soon(self._next)
@@ -41,9 +41,9 @@ class Turns:
 
 
 class _Pieces(h11.Connection):
-    """Gives so many pieces of a body, then none until it may give `left` more.
+    """Returns a limited number of pieces of a body, then none until `left` is set again.
 
-    A request that says in two ways how long its body is, is none.
+    A request that gives the length of its body in two ways is invalid.
     """
 
     left = _PIECES_AT_ONCE
@@ -60,8 +60,8 @@ class _Pieces(h11.Connection):
         elif isinstance(event, h11.Request):
             names = {name for name, _ in event.headers}
             if names >= _LENGTHS:
-                # A proxy may take the other one of them, and see other requests than we do.
-                raise h11.RemoteProtocolError("a body has one length")
+                # A proxy may use the other length, and so see other requests than this server.
+                raise h11.RemoteProtocolError("a body must have only one length")
         return event
 
 
@@ -128,7 +128,7 @@ class Connection(H11Protocol):
             self.transport.resume_reading()
 
     def _watch(self) -> None:
-        """Bound how long a head takes, from its first byte on, and a body after its reply."""
+        """Limit the time of a head, from its first byte on, and of a body after its reply."""
         state, awaited = self.conn.their_state, ""
         if state is h11.IDLE:
             awaited = "head"

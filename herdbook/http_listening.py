@@ -1,11 +1,11 @@
-"""Sockets of HTTP: where a server listens, and answering there with an application.
+"""Sockets of HTTP: listening, and serving an application there.
 
 Invariants:
-- It listens before it says so, and says so before it takes requests.
-- Who it talks to is who connected: no header of a request says otherwise, but one of a proxy that
-  the settings name.
-- Who says nothing is hung up on, and no address has more than a quarter of the connections, counted
-  from accept on. A proxy of the settings is many clients, and has as many as there may be.
+- It listens before it reports so, and reports so before it accepts requests.
+- The client is the peer of the connection. No header of a request changes that, except one of a
+  proxy that the settings name.
+- Silent connections are closed. No address has more than a quarter of the connections, counted from
+  accept on. A proxy of the settings stands for many clients, and may have all of them.
 """
 
 import asyncio
@@ -34,7 +34,7 @@ _CONNECTIONS_MAX: Final = 4_096
 
 @dataclass(frozen=True, slots=True)
 class Bounds:
-    """What strangers may take: connections at once, of one address, time for a handshake of TLS
+    """Limits for unknown clients: connections in total and per address, time for a TLS handshake
     and for a head."""
 
     connections_max: int = _CONNECTIONS_MAX
@@ -86,11 +86,11 @@ async def answer_at(
     bounds: Bounds | None = None,
     proxies: Sequence[str] = (),
 ) -> None:
-    """Answer at a socket until the stack ends.
+    """Serve an application at a socket until the stack ends.
 
-    `proxies` are addresses and networks whose `X-Forwarded-For` is believed. Certificate and key
-    are read again as `engine.ports.renewing` says. Raises `InvalidRequest` for what is no proxy,
-    for files that cannot be used, and for a private key that others may read.
+    `proxies` are addresses and networks whose `X-Forwarded-For` is trusted. Certificate and key
+    can be read again, see `engine.ports.renewing`. Raises `InvalidRequest` for invalid proxies,
+    for files that cannot be used, and for a private key that other users may read.
     """
     import uvicorn
 
@@ -125,7 +125,7 @@ async def answer_at(
 
 
 def check_certificate(certificate: Path | None, private_key: Path | None) -> None:
-    """Raise `InvalidRequest` for a certificate and key that cannot be used, or that others may
+    """Raise `InvalidRequest` for a certificate and key that cannot be used, or that others can
     read."""
     if certificate is not None:
         Security(certificate=certificate, private_key=private_key).server_context()

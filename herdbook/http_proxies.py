@@ -1,9 +1,9 @@
-"""Proxies in front of HTTP: whom they name as the client is who asks.
+"""Proxies in front of HTTP: the client that they name is the client of a request.
 
 Invariants:
-- Only what a proxy of the settings says is believed; from anybody else the header means nothing.
-- The header is read from its end, where the nearest proxy has written: what a client put there
-  itself is never reached.
+- Only headers from proxies in the settings are trusted; from anybody else they are ignored.
+- The header is read from its end, where the nearest proxy has written, so values that a client has
+  put there itself are never reached.
 """
 
 import ipaddress
@@ -18,22 +18,22 @@ if TYPE_CHECKING:
 
 _HEADER: Final = b"x-forwarded-for"
 _UNKNOWN: Final = "unknown"
-"""The client that a proxy names by what is no address."""
+"""The client if a proxy names it by something that is not an address."""
 
 
 class Proxies:
-    """Addresses and networks whose header `X-Forwarded-For` is believed.
+    """Addresses and networks whose header `X-Forwarded-For` is trusted.
 
     >>> Proxies(["10.0.0.0/8"]).client_of("10.0.0.1", ["192.0.2.7, 198.51.100.9", "10.0.0.2"])
     '198.51.100.9'
     """
 
     def __init__(self, named: Iterable[str] = ()) -> None:
-        """Raises `InvalidRequest` for what is neither an address nor a network."""
+        """Raises `InvalidRequest` for a text that is neither an address nor a network."""
         self._networks = tuple(_network(each) for each in named)
 
     def know(self, host: str) -> bool:
-        """Whether an address is one of a proxy."""
+        """Whether an address is a proxy's."""
         try:
             address = ipaddress.ip_address(host.partition("%")[0])
         except ValueError:
@@ -43,7 +43,7 @@ class Proxies:
         return any(address in network for network in self._networks)
 
     def client_of(self, peer: str, headers: Iterable[str]) -> str:
-        """Who asks: the last address that is no proxy's, or `peer` where none is told."""
+        """The client: the last address that is not a proxy's, or `peer` if there is no header."""
         told = [each.strip() for each in ",".join(headers).split(",") if each.strip()]
         client = peer
         while told and self.know(client):
@@ -52,7 +52,7 @@ class Proxies:
 
 
 class BehindProxies:
-    """An application whose requests have the client that a proxy names."""
+    """Wraps an application, so that its requests have the client that a proxy names."""
 
     def __init__(self, app: "ASGIApp", proxies: Proxies) -> None:
         self._app = app
@@ -74,12 +74,12 @@ def _network(text: str) -> ipaddress.IPv4Network | ipaddress.IPv6Network:
         return ipaddress.ip_network(text)
     except ValueError as error:
         raise InvalidRequest(
-            f"a proxy is named by its address or by its network, 10.0.0.0/8, not by {text!r}"
+            f"name a proxy by its address, or by its network such as 10.0.0.0/8, not {text!r}"
         ) from error
 
 
 def _address(text: str) -> str:
-    """An address that a proxy has written, some with the port."""
+    """An address that a proxy has written; some proxies add the port."""
     for host in (text, text.removeprefix("[").removesuffix("]"), _without_port(text)):
         try:
             return str(ipaddress.ip_address(host))

@@ -29,7 +29,7 @@ INDEX_BYTES: Final = 64 * MIB
 STATE_BYTES: Final = 160 * MIB
 """Of a replica's state: four tables in memory of 32 MiB and a cache."""
 QUERIES: Final = CONNECTIONS + HOLDING
-"""So many queries run at once, each in a process."""
+"""How many queries run at once, each in its own process."""
 STREAMS_BYTES: Final = 64 * MIB
 """Of the HTTP interface: objects on their way."""
 _BOOKIE: Final = BookieSettings()
@@ -112,7 +112,7 @@ class Holding:
 
 
 def plan(bytes_max: int, holding: Holding) -> Bounds:
-    """The bounds with which a node holds at most so many bytes. Raises `InvalidRequest`.
+    """The limits with which a node holds at most this many bytes. Raises `InvalidRequest`.
 
     >>> plan(2048 * MIB, Holding(1, 2, ("bookie", "herd"))).query_bytes // MIB
     146

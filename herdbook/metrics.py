@@ -180,7 +180,7 @@ class MetricsServer:
             answered.set_result(None)
 
     def _has_room(self, writer: asyncio.StreamWriter) -> bool:
-        """Whether its address has no more than a share, so that it keeps no other one out."""
+        """Whether its address stays within its share, so that it cannot lock out others."""
         address = _address(writer)
         return sum(_address(each) == address for each in self._open) <= share_of(CONNECTIONS_MAX)
 

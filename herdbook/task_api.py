@@ -1,14 +1,14 @@
-"""The way of the commands to a broker: `/api/v1`, in this process or over the network.
+"""How commands reach a broker: `/api/v1`, in this process or over the network.
 
-A folder's broker runs in the process that wants it first. Where that is `herdbook task serve`, the
-folder says in `tasks-http.json` how to reach it; one in another process is reached through the
-folder's socket, and one in none runs here, as long as the command does. In a cluster the metadata
-store says who leads, and that one is asked over gRPC, as programs ask it.
+A folder's broker runs in the process that needs it first. If that is `herdbook task serve`, the
+file `tasks-http.json` in the folder says how to reach it. A broker in another process is reached
+through the folder's socket; if there is none, it runs here, as long as the command does. In a
+cluster the metadata store says which broker leads, and it is called over gRPC, as by programs.
 
 Invariants:
-- What a command does, it does by the same requests wherever the broker is.
-- A cluster's broker is shown what the configuration has, secret, certificate or login, and judges:
-  no password and no secret crosses the wire.
+- A command sends the same requests wherever the broker is.
+- A cluster's broker checks the secret, certificate or login of the configuration; no password and
+  no secret is sent over the network.
 - The file that names a server is readable by its owner alone: it holds a password.
 - That file is valid only while its server holds a lock (`flock`) on it: a file that a killed server
   left behind is ignored, even if another program now listens at its port.

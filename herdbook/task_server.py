@@ -49,7 +49,7 @@ from engine.bookie.settings import BookieSettings
 from engine.errors import InvalidRequest, KeyExists
 from engine.extras import needing_cluster
 from engine.folder.forks import guard
-from engine.folder.modes import make_own
+from engine.folder.modes import ensure_private
 from engine.ledger.capacity import watched
 from engine.ledger.client import LedgerClient
 from engine.metadata.contract import MetadataStore
@@ -115,9 +115,9 @@ class TaskServerSettings:
     on_alarm: tuple[str, ...] = ()
     """A command for each alarm of roll-outs; empty: none."""
     proxies: tuple[str, ...] = ()
-    """Addresses and networks whose `X-Forwarded-For` is believed."""
+    """Addresses and networks whose `X-Forwarded-For` is trusted."""
     keeping: BookieSettings = field(default_factory=BookieSettings)
-    """How much of the disk of `state` is kept for deletions: as much as bookies keep."""
+    """How much of the disk of `state` is kept for deletions: as much as for bookies."""
 
     @property
     def tls(self) -> tuple[Path | None, Path | None]:
@@ -127,7 +127,7 @@ class TaskServerSettings:
 
 @dataclass(frozen=True, slots=True)
 class _Opened:
-    """A broker or a client of it, the store under it, where big payloads are kept, and the
+    """A broker or a client of it, its store, the store of large payloads, and the
     tablespaces of a folder."""
 
     broker: "Broker | FolderCalls"
@@ -149,7 +149,7 @@ class _UsersFile(msgspec.Struct, forbid_unknown_fields=True):
 def read_users(file: Path) -> tuple[User, ...]:
     """Users from a file: tables `[users.NAME]` with `password` and `admin`.
 
-    Raises `InvalidRequest`, also if others may read the file, and if it names nobody.
+    Raises `InvalidRequest`, also if other users may read the file, or if it has no users.
     """
     content = secret_in(file)
     try:
@@ -157,12 +157,12 @@ def read_users(file: Path) -> tuple[User, ...]:
     except ValueError as error:
         raise InvalidRequest(f"{file} cannot be read as a list of users: {error}") from error
     if not told.users:
-        raise InvalidRequest(f"{file} names no user: write a table [users.NAME] into it")
+        raise InvalidRequest(f"{file} has no users: write a table [users.NAME] into it")
     return tuple(User(name, each.password, each.admin) for name, each in told.users.items())
 
 
 def renewed_users(file: Path) -> Renewed[tuple[User, ...]]:
-    """The same, read again when the process is told to."""
+    """The same users, which can be read again."""
     return Renewed(partial(read_users, file))
 
 
@@ -264,7 +264,7 @@ async def _of_cluster(
             stack.enter_context(process_measured(metrics))
             client = await stack.enter_async_context(open_store(url))
             await _register(client.store, known_as, settings.advertise_http or address)
-            make_own(settings.state)
+            ensure_private(settings.state)
             disk = SystemDisk(settings.state)
             watching = client.capacity.watching(
                 [watched(settings.state, disk, settings.keeping)], workers
@@ -326,7 +326,7 @@ async def _relay(stack: AsyncExitStack, store: MetadataStore, security: Security
     stack.push_async_callback(close)
 
     def client() -> httpx.AsyncClient:
-        """One for each time that certificates were read; the others finish what they began."""
+        """A new client each time certificates were read; older ones finish their requests."""
         now = security.now
         if now.tls not in clients:
             clients[now.tls] = httpx.AsyncClient(verify=now.client_context() or True)
@@ -345,7 +345,7 @@ async def _relay(stack: AsyncExitStack, store: MetadataStore, security: Security
 
 @asynccontextmanager
 async def _payloads(url: str, broker: Broker) -> AsyncIterator[OpenedPayloads]:
-    """Where big payloads are kept, swept as long as the block lasts."""
+    """The store of large payloads, swept as long as the block lasts."""
     async with OpenedPayloads(url) as payloads:
         sweeping = asyncio.create_task(keep_swept(broker, payloads))
         try:
@@ -358,9 +358,9 @@ async def _payloads(url: str, broker: Broker) -> AsyncIterator[OpenedPayloads]:
 async def _door(
     stack: AsyncExitStack, opened: _Opened, security: Security, *, closed: bool
 ) -> UserDoor | None:
-    """Who lets the store's users in; None where there cannot be any.
+    """The door for the store's users; None if there cannot be any.
 
-    `closed`: a folder's gRPC lets nobody in who shows nothing, even if the store has no users.
+    `closed`: a folder's gRPC refuses clients without credentials, even if there are no users.
     """
     client, herd = opened.client, opened.herd
     if herd is None:

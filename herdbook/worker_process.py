@@ -1,4 +1,4 @@
-"""One worker on the real machine: which broker it works for, and the signals that end it.
+"""One worker on the real machine: its broker, and the signals that end it.
 
 Invariants:
 - On the first SIGTERM or SIGINT it drains; on a second one it ends what runs at once. On SIGHUP it

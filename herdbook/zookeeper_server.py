@@ -28,7 +28,7 @@ from types import TracebackType
 from typing import Final
 
 from engine.errors import EngineError, Unavailable
-from engine.folder.modes import make_own
+from engine.folder.modes import ensure_private
 from herdbook.node.ending_with import ending_with
 
 TICK_MS: Final = 500
@@ -175,7 +175,7 @@ class ZooKeeperServer:
     @contextlib.contextmanager
     def _locked(self) -> Iterator[int]:
         """The file whose lock says that a server runs here. Raises `ZooKeeperFailed`."""
-        make_own(self.folder)
+        ensure_private(self.folder)
         deadline = time.monotonic() + _DYING_S
         with (self.folder / "lock").open("ab") as file:
             while True:
@@ -248,7 +248,7 @@ class ZooKeeperServer:
             process.wait()
 
     def _write_settings(self) -> None:
-        make_own(self.folder)
+        ensure_private(self.folder)
         (self.folder / "log4j2.properties").write_text(_LOGGING)
         settings: dict[str, object] = {
             "tickTime": TICK_MS,

@@ -154,7 +154,7 @@ def _health(desk: Desk) -> Any:
 
 def _metrics(front: Front, metrics: Callable[[], bytes] | None) -> Any:
     async def work(request: Request, body: bytes, who: Asking) -> Response:
-        # They name all tenants, and say how much of theirs waits.
+        # They name all tenants, and the number of their waiting tasks.
         who.check_admin()
         if metrics is None:
             return told_error(404, "no_metrics", "this broker keeps no metrics")

@@ -138,7 +138,7 @@ def from_elsewhere(request: Request) -> bool:
     if origin is None:
         return False
     scheme, _, place = origin.partition("://")
-    # In front of a server without TLS there may be a proxy that ends it.
+    # A proxy in front of a server without TLS may terminate TLS.
     ours = ("https",) if request.scope["scheme"] == "https" else ("http", "https")
     if scheme not in ours:
         return True
@@ -146,7 +146,7 @@ def from_elsewhere(request: Request) -> bool:
 
 
 def _with_port(place: str, scheme: str) -> tuple[str, str]:
-    """A host and its port, which is left out where it is the scheme's own.
+    """A host and its port; without a port, it is the scheme's default port.
 
     >>> _with_port("Cows.example", "https"), _with_port("[::1]:80", "http")
     (('cows.example', '443'), ('[::1]', '80'))

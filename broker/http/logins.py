@@ -68,7 +68,7 @@ class Logins:
         return self.find(*credentials(authorization or ""))
 
     def find(self, name: str, password: str) -> Asking | None:
-        """Who has that name and that password; None: nobody."""
+        """The user with that name and password; None if there is none."""
         known, admin = self._users.get(name, (_NOBODY, False))
         right = hmac.compare_digest(_digest(password), known)
         return Asking(name, admin, (name,)) if right and name in self._users else None

@@ -52,9 +52,9 @@ async def address_url(leader: str) -> str:
 
 
 class HttpRelay:
-    """Passes requests on with the `httpx.AsyncClient` that `client` returns; its maker closes it.
+    """Passes requests on with the `httpx.AsyncClient` of `client`, which its creator closes.
 
-    `url_of` says where a leader serves HTTP; "": that is not known.
+    `url_of` returns where a leader serves HTTP; "" if that is not known.
     """
 
     def __init__(

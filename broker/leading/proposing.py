@@ -3,7 +3,7 @@
 Invariants:
 - The submits, assignments and completions of a turn become one command each, for all callers.
 - Callers are answered when their command is applied, in the order of their calls.
-- Commands of a kind keep their order. If the log has no room, they wait here, within bounds.
+- Commands of a kind keep their order. If the log is overloaded, they wait here, within limits.
 - A batch that is atomic, belongs to a transaction, or has tasks with parents in it, is a command by
   itself.
 - A callback that raises does not keep other callbacks from being called.
@@ -91,7 +91,7 @@ class Proposing:
         self._ended: BrokerError | None = None
 
     def end(self, error: BrokerError) -> None:
-        """Propose nothing more. Commands that wait for room fail with this error."""
+        """Propose nothing more. Commands that wait for the log fail with this error."""
         if self._ended is None:
             self._ended = error
             late, self._late = self._late, []
@@ -201,7 +201,7 @@ class Proposing:
             self._loop.call_later(_ROOM_PAUSE_S, self._again)
 
     def _proposed(self, command: bytes, level: int, heard: Heard) -> bool:
-        """Whether the log had room. Other errors go to `heard`."""
+        """Whether the log accepted it. Other errors go to `heard`."""
         if self._replica.term != self._term:
             heard(NotLeader("the leader's term is over", leader=self._replica.leader))
             return True

@@ -138,7 +138,7 @@ async def sent_within(
     as_one: bool,
     send: Callable[[Sequence[bytes]], Awaitable[Answers]],
 ) -> Answers:
-    """Send those tasks of a batch for which there is room. Returns the answers in order.
+    """Send those tasks of a batch that the quotas allow. Returns the answers in order.
 
     `as_one`: all are refused if one is.
     """

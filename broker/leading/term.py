@@ -123,7 +123,7 @@ class Term:
         self.time = time or BrokerTime(clock, logged_ms)
         self.retime = retime
         self.owners: dict[int, str] = {}
-        """Whose the open transactions are, by their numbers; "": a part of the store's."""
+        """The owners of open transactions, by number; "": a part of the cluster."""
         self.waits_to_restart: tuple[list[int], list[int]] = [], []
         """Tasks and transactions whose wait began at a time that is now in the future."""
         self.events = Events(self.time, self.number)

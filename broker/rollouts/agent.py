@@ -1,7 +1,7 @@
 """The agent of a node: a worker that takes the steps and pings of this node and nothing else.
 
 Invariants:
-- Only the node's own types and its own group come here; its children know them by one type each.
+- The agent gets only tasks of the node's own types and group; each of its children runs one type.
 - There is one agent of a node: a second one is another process of the same worker.
 - A process that an action starts, such as the node itself, outlives the agent.
 """

@@ -1,10 +1,10 @@
 """The server's end of one stream of questions; see `Asks` in `proto/broker.proto`.
 
 Invariants:
-- Questions are taken in the order in which they came, each once, and answered as soon as their
-  answers are known, together with all that wait to leave.
-- What a client may make this side hold is bounded, in questions and in bytes: beyond that nothing
-  is read from its stream, nor taken of a message that has come.
+- Questions are taken once each, in the order in which they came. They are answered as soon as their
+  answers are known, together with all other answers that wait to be sent.
+- The questions and bytes of a client that this side holds are bounded: beyond the limit, nothing
+  more is read from its stream, or taken from a message that has arrived.
 - A server that is ending answers all that it has taken, and says how much that was.
 """
 
@@ -120,7 +120,7 @@ class _AskStream:
             except DecodeError as error:
                 raise InvalidTask("AskRequests cannot be read") from error
             if len(asks) > ASKS_MAX:
-                raise InvalidTask(f"a message has at most {ASKS_MAX:,} questions")
+                raise InvalidTask(f"a message may have at most {ASKS_MAX:,} questions")
             for asked in asks:
                 self._take(asked)
                 while self._full:

@@ -19,7 +19,7 @@ from broker.settings import Setting, decode_setting, encode_setting
 WAIT_MS_MAX: Final = 60_000
 """So long a call waits at most; who wants to wait longer asks again."""
 ASKS_MAX: Final = 65_536
-"""So many questions at most are one message of a stream."""
+"""The most questions in one message of a stream."""
 READS: Final = frozenset(
     (
         *("task", "payload", "result", "wait", "tasks", "slots", "transactions", "now_ms"),

@@ -1,10 +1,10 @@
 """Channels to brokers, one an address.
 
 Invariants:
-- A channel is made when it is first asked for, or first after certificates were read again, and
-  closed with all others, or when so many newer ones were used that nobody can need it: addresses
-  change for as long as a program runs.
-- What a call fails with is an error of the broker's, in words, whatever gRPC calls it.
+- A channel is created when it is first needed, and again after certificates were read again. It is
+  closed with all others, or after many newer ones were used, when nobody can need it any more:
+  addresses change for as long as a program runs.
+- A failed call raises one of the broker's errors, with a message, whatever gRPC raised.
 """
 
 import asyncio
@@ -41,7 +41,7 @@ class Channels:
 
     def get(self, address: str) -> Any:
         """The channel to an address. Raises `InvalidTask` for one that is none."""
-        # A channel connects again by itself, with what it was made with.
+        # A channel reconnects by itself, with the certificates that it was created with.
         key = address, self._security.now.tls
         channel = self._channels.pop(key, None)
         if channel is None:

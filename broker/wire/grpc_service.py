@@ -216,7 +216,7 @@ class BrokerCalls:
                 size_bytes += len(to.payload) + len(to.result) + len(to.error)
 
     async def _shown(self, who: Asking, ids: list[int]) -> list[Task]:
-        """Those tasks that who asks may see. All are asked for at once: they may be far away."""
+        """The tasks that the caller may see. All are requested at once: they may be remote."""
         found = await asyncio.gather(*map(self._known, ids))
         return [task for task in found if task and (who.everywhere or who.sees(task.tenant))]
 

@@ -84,9 +84,9 @@ class Child(asyncio.Protocol):
     ) -> "Child":
         """Start a process, supervised by `watch`, and wait until it has imported its code.
 
-        There is room for so many `marks` of attempts that have begun. `hear` is told of its
-        reports. Raises `InvalidTask` with the traceback if it cannot import, `BrokerUnavailable`
-        if no process can be started, or it ends before it is ready.
+        `marks` is the number of attempts whose beginning can be marked. `hear` gets its reports.
+        Raises `InvalidTask` with the traceback if it cannot import, `BrokerUnavailable` if no
+        process can be started, or it ends before it is ready.
         """
         child = Child(hear, marks, watch)
         try:
@@ -139,7 +139,7 @@ class Child(asyncio.Protocol):
             _kill_group(self._process)
 
     def abandon(self) -> None:
-        """Wait no longer for what it left running."""
+        """Stop waiting for processes that it left running."""
         if self._reaping is not None:
             self._reaping.cancel()
 

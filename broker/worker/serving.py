@@ -103,10 +103,10 @@ async def _run(worker: Worker, pool: Pool, places: Places) -> bool:
 
 
 async def _watch(worker: Worker, pool: Pool) -> None:
-    """Take no more than the processes that stand can run; without any, leave.
+    """Take no more tasks than the running processes can run; leave if there is none.
 
-    Raises `BrokerUnavailable` when none has stood for `STANDING_S`. Stays if that is because
-    something does not end: without the worker the broker would take it for ended.
+    Raises `BrokerUnavailable` when none has run for `STANDING_S`. Stays if the reason is a process
+    that does not end: without the worker, the broker would take that one for ended.
     """
     share = 1.0
     while True:

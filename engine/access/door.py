@@ -85,8 +85,8 @@ class Door(Protocol):
         """Who shows a token with each call."""
         ...
 
-    async def by_nothing(self) -> Caller | None:
-        """Who shows nothing where there is no secret; None: they have to show something."""
+    async def without_credentials(self) -> Caller | None:
+        """A caller without credentials, if there is no secret; None: credentials are required."""
         ...
 
     async def session(self, user: str, peer: str) -> str:
@@ -101,7 +101,8 @@ class Door(Protocol):
 class UserDoor:
     """Lets users in, by password or by token.
 
-    Without a secret, strangers are let in while there are no users, unless it is `closed` to them.
+    Without a secret, callers without credentials are let in while there are no users, unless the
+    door is `closed` to them.
     """
 
     def __init__(
@@ -150,12 +151,12 @@ class UserDoor:
                 self.audit.note(principal.name, "log in by token", self.where, allowed=True)
         return _User(self.authenticator, principal, token)
 
-    async def by_nothing(self) -> Caller | None:
+    async def without_credentials(self) -> Caller | None:
         """See `Door`."""
         if self._closed:
             return None
         try:
-            return _Stranger(self.authenticator, await self.authenticator.anonymous())
+            return _Anonymous(self.authenticator, await self.authenticator.anonymous())
         except AccessRefused:
             return None
 
@@ -207,8 +208,8 @@ class _User(Caller):
         return await self._authenticator.session((await self.now()).name)
 
 
-class _Stranger(Caller):
-    """Somebody who has shown nothing, welcome as long as there are no users."""
+class _Anonymous(Caller):
+    """A caller without credentials, who is let in as long as there are no users."""
 
     __slots__ = ("_authenticator",)
 
@@ -255,7 +256,7 @@ class ReaderDoor:
         """See `Door`."""
         return self.reader(token)
 
-    async def by_nothing(self) -> Caller | None:
+    async def without_credentials(self) -> Caller | None:
         """See `Door`."""
         return BY_ANYBODY
 

@@ -1,14 +1,14 @@
-"""The slowing down of those who guess passwords, whatever door they do it at.
+"""Slows down guesses at passwords, over every interface together.
 
 Invariants:
 - Guesses are counted when they begin: many at once are as slow as one after the other.
-- Tries at one user make nobody else wait: in the count of their address they are one every
-  `_FORGOTTEN_S`, however many they are.
-- An address that has tried too many users is given another try every `_REGAINED_S`: whoever tries
-  more slowly than that keeps nobody out.
-- Behind a proxy all have one address: what strangers do there keeps nobody out who was let in
-  from there lately.
-- Tokens are not counted: nobody guesses one, and whoever has one is let in from any address.
+- Wrong passwords for one user delay nobody else: in the count of their address they are one try
+  every `_FORGOTTEN_S`, however many there are.
+- An address that has tried too many users may try another one every `_REGAINED_S`, so a client that
+  tries more slowly than that locks out nobody.
+- Behind a proxy all clients have one address: wrong passwords from there do not lock out users who
+  logged in from there recently.
+- Tokens are not counted: they cannot be guessed, and a valid one is accepted from any address.
 """
 
 import math
@@ -33,7 +33,7 @@ _Key = tuple[str, str]
 
 
 class _Tries(NamedTuple):
-    """How often one user was tried from one address, when last, and when it counted there."""
+    """How often one user was tried from one address, when last, and when that counted for it."""
 
     times: int
     last_s: float
@@ -88,7 +88,7 @@ class Guesses:
             raise TooManyTries(f"too many wrong logins: try again in {seconds} s", seconds)
 
     def knows(self, peer: str, user: str) -> bool:
-        """Whether a user was let in from that address lately."""
+        """Whether a user logged in from that address recently."""
         return self._is_welcome(_key(peer, user), self._clock.monotonic())
 
     def recognize(self, peer: str, user: str) -> None:
@@ -99,11 +99,11 @@ class Guesses:
         return now_s - self._welcome.get(key, -_WELCOME_S) < _WELCOME_S
 
     def _counts(self, key: _Key, tries: _Tries, now_s: float) -> bool:
-        """Whether another try is one more in the count of its address."""
+        """Whether another try adds one to the count of its address."""
         return now_s - tries.counted_s >= _FORGOTTEN_S and not self._is_welcome(key, now_s)
 
     def _users_of(self, address: str, now_s: float) -> float:
-        """How many users an address has tried, less those that it was given again."""
+        """How many users an address has tried, minus the tries that it has regained since."""
         count, at_s = self._users.get(address, (0.0, now_s))
         return max(0.0, count - (now_s - at_s) / _REGAINED_S)
 
@@ -139,7 +139,7 @@ class Guesses:
             self._tries.popitem(last=False)
 
     def _uncount(self, tries: _Tries | None, key: _Key) -> None:
-        """What was no wrong try after all counts at its address no more."""
+        """Remove a try that was not wrong after all from the count of its address."""
         if tries is not None and tries.counted_s > -math.inf:
             self._add(key[0], -1.0)
 
@@ -154,7 +154,7 @@ class Guesses:
 
 
 def _key(peer: str, user: str) -> _Key:
-    """One key for all spellings of a name: who spells it otherwise is given no tries for that."""
+    """One key for all spellings of a name, so that another spelling gives no further tries."""
     try:
         return network_of(peer), prepared_name(user)
     except InvalidRequest:
@@ -162,7 +162,7 @@ def _key(peer: str, user: str) -> _Key:
 
 
 def _delay_s(count: int) -> float:
-    """How long after the last one of so many tries at a user the next one may come."""
+    """How long a user's next try has to wait after the last one of `count` tries."""
     over = count - _FREE_TRIES
     if over < 0:
         return 0.0

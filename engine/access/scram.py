@@ -40,7 +40,7 @@ PASSWORD_CHARACTERS_MAX: Final = 1_024
 _MESSAGE_BYTES_MAX: Final = 4_096
 _HASH_BYTES: Final = 32
 _LONGER: Final = 4
-"""Preparing may make a text shorter: characters are left out, or put together."""
+"""Preparing may shorten a text by up to this factor: characters are left out or combined."""
 _BINDING: Final = "p=tls-server-end-point"
 _PROHIBITED: Final = (
     stringprep.in_table_c12,
@@ -232,7 +232,7 @@ def prepared_name(user: str) -> str:
 
 
 def _prepared(given: str, most: int) -> str:
-    """A text of about so many characters. What is far longer is not even looked at."""
+    """A prepared text of at most about `most` characters. A far longer text is not prepared."""
     if len(given) > _LONGER * most:
         raise InvalidRequest(f"a name or a password has at most {most} characters")
     mapped = (

@@ -1,10 +1,10 @@
-"""Files that hold secrets, passwords, tokens and private keys: nobody else may read them.
+"""Files of secrets, passwords, tokens and private keys: no other user may read them.
 
 Invariants:
-- Only the file's owner may read it; the group, too, where the file is root's, as mounted secrets of
-  Kubernetes are. A pipe is nobody else's.
-- A pipe is read once: whoever asks again gets what it said then.
-- A file that is named holds something: an empty one is no way to have no secret.
+- Only the file's owner may read it. If the owner is root, the group may read it, too: Kubernetes
+  mounts secrets that way. The mode of a pipe is not checked.
+- A pipe is read once: later calls return the content that was read then.
+- A named file must not be empty: an empty file does not mean "no secret".
 """
 
 import os
@@ -22,18 +22,18 @@ _SECRETS_MAX: Final = 2
 _pipes: Final[dict[tuple[Path, int, int], bytes]] = {}
 
 
-def check_closed(file: Path) -> None:
-    """Raise `InvalidRequest` for a file of a secret that others may read, or that is not there."""
+def check_private(file: Path) -> None:
+    """Raise `InvalidRequest` if other users may read a file with a secret, or it is missing."""
     try:
-        why = why_open(file)
+        why = why_not_private(file)
     except OSError as error:
         raise InvalidRequest(f"{file} cannot be read: {error.strerror}") from error
     if why:
         raise InvalidRequest(why)
 
 
-def why_open(file: Path) -> str:
-    """Why a file cannot be taken for a secret, and what mends that; "" if it can.
+def why_not_private(file: Path) -> str:
+    """Why a file cannot be used for a secret, and how to correct that; "" if it can.
 
     Raises `OSError`.
     """
@@ -48,13 +48,13 @@ def why_open(file: Path) -> str:
 
 
 def secret_in(file: Path | None) -> bytes:
-    """A secret in a file, without the white space that editors put behind it; b"" without a file.
+    """The secret in a file, without white space around it; b"" without a file.
 
     Raises `InvalidRequest` if it cannot be read, is empty, or if others may read it.
     """
     if file is None:
         return b""
-    check_closed(file)
+    check_private(file)
     try:
         found = os.stat(file)
         if stat.S_ISREG(found.st_mode):
@@ -70,22 +70,22 @@ def secret_in(file: Path | None) -> bytes:
 
 
 def shared_secrets_in(file: Path | None) -> tuple[bytes, bytes]:
-    """The shared secret in a file, and another one that is accepted, too; b"": there is none.
+    """The shared secret in a file, and a second one that is also accepted; b"": there is none.
 
-    A file of text has a secret a line; what is no text is one secret. Raises `InvalidRequest` as
-    `secret_in`, and for more than two lines.
+    A text file has one secret per line; a file that is not text is one secret. Raises
+    `InvalidRequest` as `secret_in`, and for more than two lines.
     """
     lines = _lines(secret_in(file))
     if len(lines) > _SECRETS_MAX:
         raise InvalidRequest(
-            f"{file} has {len(lines)} lines, at most {_SECRETS_MAX} secrets are taken: one a line"
+            f"{file} has {len(lines)} lines; at most {_SECRETS_MAX} are allowed, one secret a line"
         )
     first, other = (*lines, b"", b"")[:_SECRETS_MAX]
     return first, other
 
 
 def _lines(content: bytes) -> list[bytes]:
-    """The lines of a text that say something; what is no text is one line, whatever is in it."""
+    """The lines of a text that are not blank; content that is not text counts as one line."""
     lines = [line.strip() for line in content.splitlines() if line.strip()]
     try:
         text = all(line.decode().isprintable() for line in lines)
@@ -95,12 +95,14 @@ def _lines(content: bytes) -> list[bytes]:
 
 
 def secret_text_in(file: Path | None) -> str:
-    """A password or a token in a file; "" without a file. Raises as `secret_in`, and
-    `InvalidRequest` for what is no text."""
+    """The password or token in a file; "" without a file.
+
+    Raises `InvalidRequest` as `secret_in`, and if the file is not text.
+    """
     try:
         return secret_in(file).decode()
     except UnicodeDecodeError as error:
-        raise InvalidRequest(f"{file} holds no text") from error
+        raise InvalidRequest(f"{file} is not a text file") from error
 
 
 def _quoted(file: Path) -> str:

@@ -18,7 +18,7 @@ _KINDS: Final[tuple[Kind, ...]] = ("tablespace", "bucket")
 
 
 class ReadSigner:
-    """Signs with the key of the cluster's secret: the first of those that count."""
+    """Signs with the key of the cluster's secret, the first one of the accepted keys."""
 
     def __init__(self, keys: Keys, clock: Clock) -> None:
         self._keys = keys

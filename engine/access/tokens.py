@@ -58,7 +58,7 @@ class Claims(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields
 
 
 Keys = Callable[[], tuple[bytes, ...]]
-"""The keys that count now: the first one signs, each one is accepted."""
+"""The current keys: the first one signs, all of them are accepted."""
 _encode: Final = msgspec.msgpack.Encoder().encode
 _decode: Final = msgspec.msgpack.Decoder(Claims).decode
 
@@ -82,9 +82,9 @@ def sign(claims: Claims, key: bytes) -> str:
 
 
 def verify(token: str, keys: tuple[bytes, ...], use: str, now_ms: int) -> Claims:
-    """What a token says that was signed with one of the keys.
+    """The claims of a token that was signed with one of the keys.
 
-    Raises `AccessRefused`, in the same words for all that is wrong with it but for one that has
+    Raises `AccessRefused`, with the same message whatever is wrong with the token, unless it has
     expired.
     """
     if len(token) > TOKEN_CHARACTERS_MAX or not token.isascii():

@@ -116,10 +116,10 @@ def rebuild_metadata(
     ] = None,
     zookeeper_authorities: Annotated[
         Path | None,
-        typer.Option(help="Who signs ZooKeeper's certificates, PEM: it is reached over TLS."),
+        typer.Option(help="The authorities that sign ZooKeeper's certificates, PEM: use TLS."),
     ] = None,
     zookeeper_certificate: Annotated[
-        Path | None, typer.Option(help="What is shown to a ZooKeeper that asks for one, PEM.")
+        Path | None, typer.Option(help="The client certificate for ZooKeeper, PEM.")
     ] = None,
     zookeeper_private_key: Annotated[
         Path | None, typer.Option(help="That certificate's key, PEM.")

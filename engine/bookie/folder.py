@@ -7,13 +7,15 @@
     12      4      CRC32C of what follows
     16      n      msgpack map: bookie_id, cluster_id, boot, salt, mark, journal
 
-The file `journal/bookie` holds the bookie's id, as text: it tells the journal from an empty folder.
+The file `journal/bookie` contains the bookie's id as text, which distinguishes the journal from an
+empty folder.
 
 Invariants:
 - The id is random, made with the folder and never changed: a wiped folder is a new bookie.
 - Each start raises the folder's age here, durably, then in the metadata store, and only then
   serves. So the store never remembers more than the folder held, whatever the moment of a crash.
-- A bookie whose journal is missing, new or another's does not start: nothing is made in its place.
+- A bookie does not start if its journal is missing, new or another bookie's, and no new journal is
+  created.
 - A folder that the store remembers as older was rolled back: it does not start, nor change.
 """
 
@@ -49,7 +51,7 @@ class FolderIdentity(msgspec.Struct, frozen=True, omit_defaults=True):
     """What the identity file holds. `salt` seeds the journal's CRCs.
 
     `boot` counts starts, `mark` the marks since the last one (`engine.bookie.marking`). `journal`
-    says that the journal has its own file, which programs of earlier versions do not write.
+    is true if the journal has its own file, which earlier versions do not write.
     """
 
     bookie_id: str
@@ -98,29 +100,29 @@ def write_identity(disk: Disk, identity: FolderIdentity) -> None:
 
 
 def check_folder(disk: Disk) -> FolderIdentity | None:
-    """The folder's identity, None for a new folder, if it has the journal that it should have.
+    """The folder's identity; None for a new folder.
 
-    Raises `FolderDamaged` if it has not, and as `read_identity`.
+    Raises `FolderDamaged` if the folder does not have its own journal, and as `read_identity`.
     """
     identity = read_identity(disk)
     if identity is not None and identity.boot and not _has_journal(disk, identity):
         raise FolderDamaged(
-            f"bookie {identity.bookie_id}: its journal is missing, or is another one: mount its "
-            f"disk and start again; if the journal is lost, so is the bookie: `herdbook bookie "
-            f"decommission {identity.bookie_id} --no-wait` says so, and a new one starts when its "
-            "folder is removed"
+            f"bookie {identity.bookie_id}: its journal is missing, or belongs to another bookie: "
+            "mount its disk and start again; if the journal is lost, the bookie is lost, too: run "
+            f"`herdbook bookie decommission {identity.bookie_id} --no-wait` and remove its folder, "
+            "then a new bookie starts"
         )
     return identity
 
 
 def make_journal(disk: Disk) -> None:
-    """Make the journal's folder of a bookie that has none yet. Raises as `check_folder`."""
+    """Create a new bookie's folder for its journal. Raises as `check_folder`."""
     check_folder(disk)
     disk.make_folder(JOURNAL)
 
 
 def mark_journal(disk: Disk, identity: FolderIdentity) -> FolderIdentity:
-    """Let the journal tell whose it is; returns the identity that says so."""
+    """Write the bookie's id into its journal; returns the identity with `journal` set."""
     if identity.journal:
         return identity
     disk.replace(JOURNAL_FILE, identity.bookie_id.encode())
@@ -135,7 +137,7 @@ def _has_journal(disk: Disk, identity: FolderIdentity) -> bool:
     try:
         found = disk.read(JOURNAL_FILE, 0, _FILE_BYTES_MAX)
     except FileNotFoundError:
-        # Segments say whose they are, too: the replay looks.
+        # Segments contain the bookie's id, too; the replay checks it.
         return any(name.endswith(SEGMENT_SUFFIX) for name in disk.names(JOURNAL))
     return found == identity.bookie_id.encode()
 

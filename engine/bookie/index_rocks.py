@@ -31,7 +31,7 @@ from engine.errors import (
     FormatTooNew,
 )
 from engine.limits import MIB
-from engine.ports.system_disk import no_room, says_full
+from engine.ports.system_disk import disk_full_error, is_disk_full
 
 if TYPE_CHECKING:
     from rocksdict import Rdict, RdictIter
@@ -285,8 +285,8 @@ def _open(path: Path, read_only: bool) -> "Rdict":
             return Rdict(str(path), options, access_type=read)
         return Rdict(str(path), options)
     except Exception as error:
-        if says_full(error):
-            raise no_room(path) from error
+        if is_disk_full(error):
+            raise disk_full_error(path) from error
         if "lock hold" in str(error) or "LOCK" in str(error):
             raise FolderLocked(f"the index in {path} is in use: {error}") from error
         if "Read-only file system" in str(error):

@@ -60,7 +60,7 @@ class LedgerState:
         self.good_key: bytes | None = None
         self.facts: LedgerFacts | None = None
         self.from_reserve = False
-        """Whether a full disk takes its entries, too."""
+        """Whether its entries are accepted even if the disk is full."""
         self.fenced = False
         self.fence_durable = False
         self.fencing: asyncio.Future[bool] | None = None

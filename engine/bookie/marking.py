@@ -74,7 +74,7 @@ class Marker:
             self._broken = True
             self.on_superseded(error)
         except EngineError:
-            # The next mark is reported instead.
+            # Only a later mark will reach the store.
             return
 
     async def _write(self, identity: FolderIdentity) -> bool:
@@ -91,4 +91,4 @@ class Marker:
 
 
 def not_told(error: Exception) -> None:
-    """The default callback: do nothing, since there is nothing to stop yet."""
+    """The default callback: do nothing, because there is nothing to stop yet."""

@@ -1,7 +1,7 @@
 """What a bookie tells the metadata store: that it is there, and whether it takes writes.
 
 Invariants:
-- A folder that vanished, with its disk or alone, is told to `on_vanished`: it takes no more writes.
+- If the folder vanishes, alone or with its disk, it calls `on_vanished`: no more writes are taken.
 - A full disk makes it read-only; it comes back by itself when enough is free, not before.
 - If it finds a newer start of its folder registered, it calls `on_superseded`, and neither replaces
   nor removes that registration.
@@ -106,7 +106,7 @@ class Publisher:
         if full != self.gate.full:
             self.gate.full = full
             if full:
-                told = "bookie %s: its disk is full (%d bytes are free), it takes no new data"
+                told = "bookie %s: its disk is full (%d bytes are free), so it accepts no new data"
                 _LOG.warning(told, self._name, self.space.free_bytes)
             else:
                 _LOG.info("bookie %s: its disk has room again", self._name)
@@ -146,7 +146,7 @@ class Publisher:
             self._task = None
 
     async def _register(self) -> None:
-        """Publish the present mode."""
+        """Publish the current mode."""
         full, exhausted = self.gate.full, self._exhausted
         self._session_lost = False
         identity, settings = self._identity, self._settings

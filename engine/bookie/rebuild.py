@@ -8,8 +8,8 @@ Invariants:
 - A ledger that any folder remembers as deleted stays away.
 - A log whose ledgers come back without its list is noted as lost before they do: whoever began it
   anew would sweep them away.
-- A partly rebuilt store is marked: nothing is led, swept or collected in it until the same call has
-  finished.
+- A partly rebuilt store is marked: until the same call has finished, no log in it has a leader, and
+  nothing is swept or collected.
 - A value in the store is never replaced, and the ids' counter ends above every id seen anywhere:
   an id of a deleted ledger is not given out again either.
 """
@@ -27,7 +27,7 @@ from engine.errors import KeyExists
 from engine.metadata.contract import MetadataStore
 from engine.metadata.ledgers import Fragment, LedgerMetadata, Ledgers, State
 from engine.metadata.lost_logs import note_lost
-from engine.metadata.restoring import metadata_made_anew
+from engine.metadata.restoring import rebuilding_metadata
 from engine.run import NO_ENTRY
 from engine.transport.contract import LedgerFacts
 
@@ -186,7 +186,7 @@ async def rebuild_metadata(
     Values that are in the store already stay as they are. Raises `MetadataUnavailable`; run it
     again then: what was restored is kept.
     """
-    async with metadata_made_anew(store):
+    async with rebuilding_metadata(store):
         return await _rebuild(folders, Ledgers(store, rng))
 
 

@@ -494,7 +494,7 @@ class BookieService:
 async def _started(
     disk: Disk, workers: Workers, bookies: Bookies, rng: random.Random
 ) -> FolderIdentity:
-    """The identity of a folder that counts one more start, and has its journal."""
+    """Prepare the folder and count one more start; returns its identity."""
     await workers.run(partial(make_journal, disk))
     identity = await start_folder(disk, bookies, rng)
     return await workers.run(partial(mark_journal, disk, identity))

@@ -6,7 +6,7 @@ from typing import Final
 from engine import limits
 
 _ANY_SHARE: Final = 1e-9
-"""Full disks are told by the bytes alone that are free."""
+"""A disk counts as full by its free bytes alone, whatever share of it they are."""
 _FENCES_SHARE: Final = 4
 
 
@@ -56,9 +56,10 @@ class BookieSettings:
     reserve_bytes: int = 16 * limits.MIB
 
     def kept_bytes(self, total_bytes: int, *, full: bool = False) -> int:
-        """With less than this free a disk of this size takes no new data; `full`: takes it again.
+        """The free space below which a disk of this size accepts no new data.
 
-        Down to `reserve_bytes` what is kept is for deletions: for the entries of logs.
+        With `full`: the free space above which it accepts new data again. Down to
+        `reserve_bytes`, this space is kept for deletions, that is for entries of logs.
         """
         ratio = self.full_ratio_low if full else self.full_ratio
         factor = 2 if full else 1
@@ -66,7 +67,7 @@ class BookieSettings:
         return int(max(wanted, self.reserve_bytes * factor))
 
     def keeping(self, kept_bytes: int) -> "BookieSettings":
-        """The same with so many bytes kept on each disk; 0: what is usual for its size."""
+        """The same settings with this many bytes kept on each disk; 0: the default for its size."""
         if not kept_bytes:
             return self
         return replace(

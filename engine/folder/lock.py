@@ -19,8 +19,8 @@ from typing import Final
 import msgspec
 
 from engine.errors import EngineError, FolderError, FolderMismatch, FormatTooNew
-from engine.folder.modes import close_to_others, make_closed
-from engine.ports.system_disk import FULL, naming, no_room
+from engine.folder.modes import create_private, make_private
+from engine.ports.system_disk import FULL, disk_full_error, naming
 
 LOCK_NAME: Final = "lock"
 METADATA_NAME: Final = "metadata"
@@ -48,21 +48,21 @@ class FolderLock:
 
     @classmethod
     def of(cls, root: Path) -> "FolderLock":
-        """Make the folder if it is missing, and open its lock file: for this user alone.
+        """Create the folder if it is missing, for this user alone, and open its lock file.
 
-        Raises `FolderMismatch` for a file, or a folder of something else; `FolderError` for one
-        that cannot be used.
+        Raises `FolderMismatch` for a file, or for a folder that is not a store's; `FolderError` for
+        one that cannot be used.
         """
         try:
-            make_closed(root)
+            create_private(root)
             check_layout(root)
-            close_to_others(root)
+            make_private(root)
             return cls(root, _open(root))
         except (FileExistsError, NotADirectoryError) as error:
             raise FolderMismatch(f"{root} is not a folder: choose another path") from error
         except OSError as error:
             if error.errno in FULL:
-                raise no_room(root) from error
+                raise disk_full_error(root) from error
             raise FolderError(f"{root} cannot be used: {error.strerror}") from error
 
     def try_take(self) -> bool:
@@ -123,9 +123,10 @@ class FolderLock:
         return self._file.fileno()
 
     def _reopen_if_replaced(self) -> None:
-        """Whoever removed the folder and made it anew must not share it with the old owner.
+        """Open the lock file again if the folder was removed and created again.
 
-        It is not made anew here: its disk may have been unmounted. Raises `FolderError`.
+        Otherwise the old owner and a new one could both lock it. The folder is not created here:
+        its disk may have been unmounted. Raises `FolderError`.
         """
         if self.held:
             return
@@ -137,14 +138,14 @@ class FolderLock:
             file = (self.root / LOCK_NAME).open("r+b", buffering=0)
         except OSError as error:
             raise FolderError(
-                f"{self.root} is gone, or cannot be used: mount its disk ({error.strerror})"
+                f"{self.root} is missing or cannot be used: mount its disk ({error.strerror})"
             ) from error
         self._file.close()
         self._file = file
 
 
 def number_of(name: str) -> int | None:
-    """The number in the name of a bookie's folder in a store's; None for another name."""
+    """The number in the name of a bookie's folder inside a store's folder; None if not one."""
     number = name.removeprefix(BOOKIE_PREFIX)
     return int(number) if name.startswith(BOOKIE_PREFIX) and number.isdecimal() else None
 
@@ -161,7 +162,7 @@ def _open(root: Path) -> FileIO:
 
 
 def is_locked(root: Path) -> bool:
-    """Whether another process holds a folder's lock now. Nothing is made by looking."""
+    """Whether another process holds a folder's lock now. This creates no file."""
     try:
         with (root / LOCK_NAME).open("rb") as file:
             fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
@@ -173,7 +174,7 @@ def is_locked(root: Path) -> bool:
 
 
 def check_layout(root: Path) -> None:
-    """Raise `FolderMismatch` for a folder of something else, `OSError`."""
+    """Raise `FolderMismatch` for a folder that is not a store's, `OSError` if it cannot be read."""
     # Neither hidden files nor what a fresh file system holds make a folder somebody's.
     names = [path.name for path in root.iterdir() if path.name[0] != "."]
     names = [name for name in names if name != "lost+found"]

@@ -30,7 +30,7 @@ from engine.folder.owner import Control, FolderOwner, FolderPorts, FolderSetting
 from engine.folder.process import let_go
 from engine.metadata.contract import MetadataStore
 from engine.metadata.remote import RemoteStore
-from engine.ports.system_disk import FULL, no_room, says_full
+from engine.ports.system_disk import FULL, disk_full_error, is_disk_full
 from engine.transport.contract import Transport
 from engine.transport.framed_bookie import FramedTransport
 from engine.transport.framed_client import ClientConnection
@@ -244,8 +244,8 @@ class FolderMember:
             if isinstance(error, DiskFull):
                 raise
             full = isinstance(error, OSError) and error.errno in FULL
-            if full or (type(error) is Exception and says_full(error)):
-                raise no_room(self.root) from error
+            if full or (type(error) is Exception and is_disk_full(error)):
+                raise disk_full_error(self.root) from error
             # RocksDB's errors are of no class of their own.
             if isinstance(error, OSError) or type(error) is Exception:
                 raise FolderError(f"{self.root} cannot be used: {error}") from error

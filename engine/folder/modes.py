@@ -1,7 +1,7 @@
-"""What servers write is their user's alone: folders of mode 0700, files of mode 0600.
+"""Only the servers' own user may read what they write: folders have mode 0700, files 0600.
 
 Invariants:
-- A folder of another user, and one that all share (sticky, as /tmp), keeps its mode.
+- A folder of another user, or one that all users share (sticky, like /tmp), keeps its mode.
 """
 
 import os
@@ -14,22 +14,22 @@ from engine.ports.system_disk import naming
 _OTHERS: Final = 0o077
 
 
-def write_for_ourselves() -> None:
-    """Let nobody else read what this process, and those that it starts, make from now on."""
+def set_private_umask() -> None:
+    """Set the umask so that no other user can read new files of this process and its children."""
     os.umask(os.umask(_OTHERS) | _OTHERS)
 
 
-def make_own(folder: Path) -> None:
-    """Make a folder for this user alone, or take one that is there from all others.
+def ensure_private(folder: Path) -> None:
+    """Create a folder for this user alone, or restrict an existing one to this user.
 
     Raises `OSError`.
     """
-    make_closed(folder)
-    close_to_others(folder)
+    create_private(folder)
+    make_private(folder)
 
 
-def make_closed(folder: Path) -> None:
-    """Make a folder and those above it that are missing, for this user alone. It may exist.
+def create_private(folder: Path) -> None:
+    """Create a folder and its missing parents, for this user alone. The folder may exist.
 
     Raises `OSError`.
     """
@@ -39,8 +39,8 @@ def make_closed(folder: Path) -> None:
             each.mkdir(mode=0o700, exist_ok=True)
 
 
-def close_to_others(folder: Path) -> None:
-    """Take a folder of this user from all others. Raises `OSError`."""
+def make_private(folder: Path) -> None:
+    """Remove all other users' rights to a folder of this user. Raises `OSError`."""
     found = folder.stat()
     mode = stat.S_IMODE(found.st_mode)
     if found.st_uid == os.geteuid() and mode & _OTHERS and not mode & stat.S_ISVTX:

@@ -86,11 +86,11 @@ class Control(msgspec.Struct, frozen=True, array_like=True):
 
 
 def check_store(root: Path) -> None:
-    """Raise `FolderMismatch` for a folder that is no whole store. Nothing is changed."""
+    """Raise `FolderMismatch` for a folder that is not a whole store. Nothing is changed."""
     if (root / FILE_NAME).exists():
         raise FolderMismatch(f"{root} is one bookie's folder, not a whole store")
     if bookie_count(root) and not (root / METADATA_NAME).is_dir():
-        raise FolderMismatch(f"{root} has bookies and no metadata: rebuild the metadata first")
+        raise FolderMismatch(f"{root} has bookies but no metadata: rebuild the metadata first")
 
 
 class FolderOwner:
@@ -179,7 +179,7 @@ class FolderOwner:
         await self._ports.workers.run(partial(require_room, root, disk, keeping))
         disk = await self._disk(METADATA_NAME)
         self._store = await LocalStore.open(disk, self._ports.workers, self._ports.rng)
-        # A folder that lacks is noticed, the last one, too.
+        # Every missing folder is noticed, even the last one.
         places = await Bookies(self._store).places()
         kept = max(filter(None, map(number_of, (at.folder for at in places.values()))), default=0)
         count = max(self._settings.bookies, bookie_count(self._lock.root), kept)

@@ -152,7 +152,7 @@ class LedgerClient:
     async def _chosen(
         self, quorums: Quorums, from_reserve: bool
     ) -> tuple[tuple[str, ...], frozenset[int]]:
-        """Bookies for a new ledger. Raises `DiskFull`, and as `Placement.new_ensemble`."""
+        """Choose bookies for a new ledger. Raises `DiskFull`, and as `Placement.new_ensemble`."""
         if not from_reserve:
             self.capacity.check_disks()
         try:

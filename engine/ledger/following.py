@@ -50,7 +50,7 @@ class LacFollower:
     async def read_now(self, at_least: int = NO_ENTRY) -> int:
         """Ask the ensemble for its LAC; what it returns covers all that was announced before.
 
-        Waits for a LAC of `at_least`, as long as a read may take.
+        Waits until the LAC is at least `at_least`, for as long as a read may take.
 
         Raises `Unavailable` when too few bookies answer, and what reading the metadata raises.
         """

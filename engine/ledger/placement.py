@@ -65,9 +65,9 @@ class Placement:
     ) -> tuple[tuple[str, ...], frozenset[int]]:
         """Bookies for a new ledger, and the indexes whose bookie is known but away.
 
-        With `from_reserve` full bookies are taken where too few others are left.
-        Raises `NotEnoughBookies` when not every write set would reach an ack quorum, or when the
-        ledger could not be recovered without those that are away: they may never come back.
+        With `from_reserve`, bookies with full disks are used if there are too few others. Raises
+        `NotEnoughBookies` when not every write set would reach an ack quorum, or when the ledger
+        could not be recovered without those that are away: they may never come back.
         """
         registered, leaving = await self._look()
         present = self._present(registered, leaving)
@@ -104,8 +104,8 @@ class Placement:
     ) -> tuple[str, ...] | None:
         """The ensemble with a fresh bookie at each failed index that has one; None if none has.
 
-        A failed bookie that is usable again may take its own place. With `from_reserve` full ones
-        are taken where no other is left.
+        A failed bookie that is usable again may take its own place. With `from_reserve`, bookies
+        with full disks are used if there are no others.
         """
         registered, leaving = await self._look()
         present = self._present(registered, leaving)
@@ -193,7 +193,7 @@ class Placement:
         self.capacity.note(registered, leaving)
         for name, found in registered.items():
             if not found.writable:
-                # That is why it failed, if it did: once it has room there is nothing to wait for.
+                # If it failed, that was why: once it has space, there is nothing to wait for.
                 self._failed.pop(name, None)
         return registered, leaving
 
@@ -209,7 +209,7 @@ class Placement:
     def _full(
         self, registered: Mapping[str, Registration], leaving: Collection[str], count: int
     ) -> list[str]:
-        """At most so many of the bookies that have no more than their reserve left."""
+        """At most `count` of the bookies whose disks have only their reserve left."""
         full = [
             name
             for name, found in registered.items()
@@ -218,7 +218,7 @@ class Placement:
         return self._rng.sample(full, min(count, len(full)))
 
     async def are_full(self, bookie_ids: Collection[str]) -> bool:
-        """Whether bookies are there, and take no new data because their disks are full."""
+        """Whether all these bookies are registered and accept no new data, with full disks."""
         registered, _ = await self._look()
         found = [registered[name] for name in bookie_ids if name in registered]
         return (
@@ -244,7 +244,7 @@ class Placement:
         registered: Mapping[str, Registration],
         leaving: Collection[str],
     ) -> str:
-        """What was missing when `usable` was seen, in one line: a quarantine may be over since."""
+        """What was missing when `usable` was read, as text; a quarantine may have ended since."""
         full = [name for name, found in registered.items() if not found.writable]
         others = set(usable) | set(full) | set(leaving)
         failing = [name for name in registered if name not in others]

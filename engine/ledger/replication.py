@@ -162,7 +162,7 @@ class Replication:
                     slot.bookie.confirm(self.ledger_id, self.lac)
 
     async def announce_again(self) -> None:
-        """Send the announced LAC to the bookies again: those that have restarted do not know it.
+        """Send the announced LAC to the bookies again, because a restarted bookie does not know it.
 
         A bookie keeps the LAC only in memory. This is best effort.
         """
@@ -468,7 +468,7 @@ class Replication:
             raise self._context.troubles.too_few(self.ledger_id, self.ensemble)
 
     async def _check_room(self, failed: frozenset[int]) -> None:
-        """Entries that full disks refused, and that find no others, wait for nothing."""
+        """Fail entries that full disks refused, if no other bookie can take them: do not wait."""
         slots = [self.slots[index] for index in failed]
         if not self._unconfirmed or self._alive_enough() or not all(slot.full for slot in slots):
             return

@@ -59,7 +59,7 @@ class Slot:
         self.retry: asyncio.TimerHandle | None = None
         self.failed = False
         self.full = False
-        """Whether it failed because its bookie takes no new data."""
+        """Whether it failed because its bookie accepts no new data."""
         self.lost = False
         # How long its bookie has lately taken to acknowledge a request.
         self.mean_s = 0.0

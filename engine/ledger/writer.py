@@ -85,7 +85,7 @@ class LedgerWriter:
         self._unwatch = context.bookies.watch(self._lookout.news)
         self._next_explicit = 0
         self._full = ""
-        """Why it takes nothing for now: the disks have no more than their reserves left."""
+        """Why it accepts nothing for now: the disks have only their reserves left."""
         self._degraded = False
         self._settling: asyncio.Task[None] | None = None
         metadata = held.metadata
@@ -119,7 +119,7 @@ class LedgerWriter:
 
     @property
     def failure(self) -> EngineError | None:
-        """What ended the writer; None while it is well."""
+        """The error that ended the writer; None while it works."""
         return self._error
 
     @property
@@ -471,7 +471,7 @@ class LedgerWriter:
             await self._replication.announce_again()
 
     def _note_room(self, registered: Mapping[str, Registration]) -> None:
-        """Take no appends while too few bookies of the ensemble take them, and no others do."""
+        """Refuse appends while too few bookies of the ensemble accept them and no others could."""
         capacity, replication = self._context.placement.capacity, self._replication
         capacity.note(registered)
         if self._from_reserve or self._error is not None or self._closing is not None:

@@ -1,7 +1,7 @@
 """Holds all logs of a store for a moment, so that a backup can read all their ends at once.
 
-    /hold    ephemeral: who holds the logs, and the number of the try; exists while a backup reads
-             the ends of the logs
+    /hold    ephemeral: the holder of the logs, and the attempt's number; exists while a backup
+             reads the ends of the logs
 
 A leader that sees the key appends nothing until the key is deleted. New proposals wait meanwhile;
 appends that were already sent are acknowledged as usual.

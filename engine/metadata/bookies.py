@@ -7,9 +7,10 @@ Invariants:
   on a copy of the folder, or is the folder's previous process. If the newer one registers between
   the older one's check and its write, it registers again, and the older start finds that.
 - `/boots/<id>` holds the age of a bookie's folder and never goes back. The folder knew each age
-  before the store did, so a folder that is younger than the store says was put back.
-- `/folders/<id>` says where a bookie's folder lies. It is written before the bookie is served, and
-  goes when the bookie is forgotten. So an empty folder where a bookie has its data is noticed.
+  before the store did, so a folder that is younger than the store says is an old copy.
+- `/folders/<id>` is the location of a bookie's folder. It is written before the bookie serves, and
+  removed when the bookie is forgotten. So an empty folder at the location of a bookie's data is
+  noticed.
 """
 
 import asyncio
@@ -58,9 +59,9 @@ class FolderAge(NamedTuple):
 
 
 class FolderPlace(msgspec.Struct, frozen=True):
-    """Where a bookie's folder lies: the machine and the path there.
+    """The location of a bookie's folder: the machine and the path there.
 
-    In a whole store's folder `host` is empty, and the path begins in the store's folder.
+    In a whole store's folder, `host` is empty and the path is relative to the store's folder.
     """
 
     host: str
@@ -73,8 +74,8 @@ class Registration(msgspec.Struct, frozen=True, omit_defaults=True):
     `address` is the framed wire's ("unix:/path" or "tcp:host:port"), `grpc` the gRPC wire's
     ("host:port"); each is empty if it is not served. `host` names the machine and `rack` the rack:
     bookies of one host, and of one rack, may fail together. `disk` names the file system: bookies
-    with the same one share its room. Empty means not known. One that is not `writable` has no more
-    than its reserve left, one that is `exhausted` not even that.
+    on the same file system share its free space. Empty means not known. If a bookie is not
+    `writable`, only the reserve of its disk is left; if it is `exhausted`, not even that.
     """
 
     bookie_id: str
@@ -111,7 +112,7 @@ class Bookies:
         await self.store.create(key, value, ephemeral=True)
 
     async def unregister(self, bookie_id: str, boot: int | None = None) -> None:
-        """Remove a bookie's registration; with `boot`, only that of this start or an older one."""
+        """Remove a bookie's registration; with `boot`, only one by this start or an older one."""
         if boot is not None:
             found = await self.registration(bookie_id)
             if found is not None and found.boot > boot:
@@ -156,7 +157,7 @@ class Bookies:
         return await self.store.children(BOOTS)
 
     async def keep_place(self, bookie_id: str, place: FolderPlace) -> None:
-        """Remember where a bookie's folder lies. Raises `MetadataUnavailable`."""
+        """Store the location of a bookie's folder. Raises `MetadataUnavailable`."""
         key, value = f"{FOLDERS}/{bookie_id}", msgspec.json.encode(place)
         while True:
             found = await self.store.get(key)
@@ -170,16 +171,16 @@ class Bookies:
                 continue
 
     async def places(self) -> dict[str, FolderPlace]:
-        """Where the folders of bookies lie, as far as that is known, in the ids' order."""
+        """The known locations of bookies' folders, in the order of the bookies' ids."""
         names = await self.store.children(FOLDERS)
         values = await asyncio.gather(*(self.store.get(f"{FOLDERS}/{name}") for name in names))
         found = zip(names, (_decode_place(each) for each in values), strict=True)
         return {name: place for name, place in found if place is not None}
 
     async def refuse_empty(self, place: FolderPlace) -> None:
-        """Refuse an empty folder where a bookie has its data.
+        """Refuse an empty folder at the location of a bookie's data.
 
-        A bookie that is to go is not expected any more, nor is one that runs on another machine.
+        Bookies that are being decommissioned, or that run on another machine, are not expected.
         Raises `FolderDamaged`, `MetadataUnavailable`.
         """
         expected = [name for name, at in (await self.places()).items() if at == place]
@@ -192,8 +193,8 @@ class Bookies:
                 continue
             raise FolderDamaged(
                 f"{place.folder} is empty, but bookie {name} has its data there: mount the disk "
-                f"and start again; if the data is lost, `herdbook bookie decommission {name} "
-                "--no-wait` says so, and a new bookie starts in the folder"
+                f"and start again; if the data is lost, run `herdbook bookie decommission {name} "
+                "--no-wait`, then a new bookie starts in the folder"
             )
 
     async def given_up(self) -> list[str]:

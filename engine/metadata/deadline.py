@@ -45,8 +45,9 @@ class DeadlineStore:
         return await self._bounded(self._store.next_id(counter))
 
     async def server_ms(self) -> int | None:
-        """The wall clock of the store's server, in milliseconds; None if that is not another
-        machine's. Raises `MetadataUnavailable`."""
+        """The wall clock of the store's server, in milliseconds; None if it is not on another
+        machine. Raises `MetadataUnavailable`.
+        """
         if not isinstance(self._store, ServerClock):
             return None
         return await self._bounded(self._store.server_ms())

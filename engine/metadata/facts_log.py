@@ -84,14 +84,14 @@ class FactsLog:
             self._file = None
 
     def _check_folder(self) -> None:
-        """What is written into a file whose folder vanished nobody finds at the next start."""
+        """Raise `OSError` if the folder vanished: the next start would not find the file there."""
         try:
             self._disk.space()
         except RootGone:
             self._failed = True
             raise
         except OSError:
-            # The write itself finds out what is wrong.
+            # The write itself will raise the error.
             return
 
     def _check(self) -> None:

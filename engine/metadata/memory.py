@@ -43,7 +43,7 @@ class MemoryTree:
         return MemoryStore(self, self._sessions)
 
     async def turn(self, name: str) -> None:
-        """Return at once: a write is never under way."""
+        """Return at once: a write is never in progress."""
 
     def write(self, name: str, change: Change) -> "asyncio.Future[None]":
         """Make the change at once."""

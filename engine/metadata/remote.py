@@ -46,10 +46,10 @@ _NEVER_BY_RETRY: Final = (FolderMismatch, FormatTooNew, InvalidRequest)
 class RemoteStore:
     """A `MetadataStore` behind a connection. Made by `RemoteStore.open`.
 
-    `find()` tells the address of the store, anew for each connection; it raises
-    `BookieUnavailable` while there is none. With `redial=False` a lost session stays lost.
-    `cluster_id` is the cluster's, if that is known before. Over TCP `security` is what is shown and
-    asked for.
+    `find()` tells the address of the store, anew for each connection; it raises `BookieUnavailable`
+    while there is none. With `redial=False` a lost session stays lost. `cluster_id` is the
+    cluster's, if it is known before. Over TCP, `security` has this side's credentials and what it
+    requires of the server.
     """
 
     def __init__(

@@ -87,7 +87,7 @@ async def _put(store: MetadataStore, value: bytes) -> None:
 
 
 @asynccontextmanager
-async def metadata_made_anew(store: MetadataStore) -> AsyncIterator[None]:
+async def rebuilding_metadata(store: MetadataStore) -> AsyncIterator[None]:
     """Mark a store as incomplete until the block ends without an error.
 
     If a restore is already under way there, its mark is kept. Any other mark is there again at the

@@ -1,14 +1,14 @@
 """One session with ZooKeeper for the event loop: the only module that knows kazoo.
 
 Invariants:
-- kazoo's threads touch nothing here but `loop.call_soon_threadsafe`, and leave their last words;
-  all other state is the loop's.
+- kazoo's threads use nothing here but `loop.call_soon_threadsafe`, and record their last error; all
+  other state belongs to the loop.
 - What is on its way to the server is bounded in requests and in bytes; more has to wait.
 - When the connection goes, everything on its way fails with `ConnectionLost`, whatever kazoo still
   knows of it: a write among it may have happened.
 - The password is never logged: kazoo's log is kept above the level that shows requests.
-- With TLS nothing is sent before the server's certificate and its name were checked, by the given
-  authorities alone; they are those that were read last.
+- With TLS, nothing is sent before the server's certificate and name have been checked, against the
+  given authorities only, as they were read last.
 """
 
 import asyncio
@@ -341,7 +341,7 @@ def _new_kazoo(hosts: str, settings: ZooKeeperSettings, words: _LastWords) -> An
     handler = SequentialThreadingHandler()
     handler.spawn = partial(_spawn_quietly, handler.spawn)
     if settings.tls.encrypts:
-        # Not kazoo's own: that trusts the system's authorities, too.
+        # Not kazoo's own context, which also trusts the system's authorities.
         settings.tls.client_context()
         handler.create_connection = partial(_connect_in_thread, settings.tls)
         handler.select = partial(_select_in_thread, handler.select)
@@ -358,10 +358,10 @@ def _new_kazoo(hosts: str, settings: ZooKeeperSettings, words: _LastWords) -> An
 def _connect_in_thread(
     tls: Security, address: tuple[str, int], hostname: str, timeout: float, **_options: object
 ) -> ssl.SSLSocket:
-    """What kazoo calls to connect. Raises `OSError`."""
+    """Connect; called by kazoo. Raises `OSError`."""
     context = tls.now.client_context()
     assert context is not None
-    # A server that is starting may accept a connection and begin no handshake.
+    # A server that is starting may accept a connection without beginning a handshake.
     plain = socket.create_connection(address, timeout / _ATTEMPTS_MAX)
     try:
         plain.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
@@ -374,7 +374,7 @@ def _connect_in_thread(
 def _select_in_thread(
     select: Callable[..., Any], reading: list[Any], *others: Any
 ) -> tuple[list[Any], list[Any], list[Any]]:
-    """What kazoo waits with: a socket that has decrypted more than was read is ready, too."""
+    """Wait for sockets; called by kazoo. A socket with unread decrypted bytes is ready, too."""
     ready = [each for each in reading if isinstance(each, ssl.SSLSocket) and each.pending()]
     if not ready:
         found: tuple[list[Any], list[Any], list[Any]] = select(reading, *others)

@@ -22,9 +22,9 @@ class ZooKeeperSettings:
 
     The server bounds the session's time to between 2 and 20 of its ticks. With `user` and
     `password` every node is made with a digest ACL: only who knows both reads or writes it. With
-    the authorities of `tls` the connection is encrypted, the server's certificate and its name are
-    checked, and a certificate of `tls` is shown to servers that ask for one. Raises
-    `InvalidRequest` for what does not go together.
+    the authorities of `tls`, the connection is encrypted, the server's certificate and name are
+    checked, and the certificate of `tls` is presented to servers that require one. Raises
+    `InvalidRequest` for settings that contradict each other.
     """
 
     session_timeout_ms: int = 10_000
@@ -50,7 +50,7 @@ class ZooKeeperSettings:
             raise InvalidRequest("a digest's user has no colon")
         if self.tls.certificate is not None and self.tls.authorities is None:
             raise InvalidRequest(
-                "a certificate is shown to a ZooKeeper that is checked: name its authorities"
+                "a certificate for ZooKeeper also needs the authorities of ZooKeeper's certificates"
             )
         if self.session_timeout_ms < 1_000:
             raise InvalidRequest("a session of less than a second expires at every pause")
@@ -58,18 +58,18 @@ class ZooKeeperSettings:
             raise InvalidRequest("between 1 and 200 requests may be in flight")
 
 
-def clear_password(hosts: str, user: str, tls: bool) -> str:
-    """What is to be told of a password that crosses a network in the clear; "": it does not.
+def unencrypted_password(hosts: str, user: str, tls: bool) -> str:
+    """A warning that a password crosses a network unencrypted; "" if it does not.
 
     `hosts` is "host:port,host:port".
 
-    >>> clear_password("127.0.0.1:2181,[::1]:2181", "herdbook", tls=False)
+    >>> unencrypted_password("127.0.0.1:2181,[::1]:2181", "herdbook", tls=False)
     ''
     """
     far = [each for each in hosts.split(",") if not is_loopback(parse_host_port(each)[0])]
     if not user or tls or not far:
         return ""
     return (
-        f"the password of ZooKeeper's user {user} goes to {far[0]} in the clear: whoever listens "
-        "there may change all metadata; name the authorities of ZooKeeper's certificates"
+        f"the password of ZooKeeper's user {user} is sent to {far[0]} unencrypted: anybody who "
+        "reads it can change all metadata; set the authorities of ZooKeeper's certificates"
     )

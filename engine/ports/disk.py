@@ -6,7 +6,7 @@ The contract (`tests/engine/ports/disk_contract.py` runs it over every implement
   after `sync_folder()` of its folder. A crash may keep, drop or tear everything else.
 - A failed `sync()` says nothing about what is on the disk; it is never tried again.
 - Errors are `OSError`; a missing file is `FileNotFoundError`, a root that vanished `RootGone`.
-- Nothing is made in place of a root that vanished.
+- A root that vanished is not created again.
 """
 
 from collections.abc import Sequence
@@ -22,7 +22,7 @@ class Space(NamedTuple):
 
 
 class RootGone(OSError):
-    """The disk's root is gone, or another folder stands in its place: it is not used any more."""
+    """The disk's root is gone, or was replaced by another folder; it is not used any more."""
 
 
 class AppendFile(Protocol):

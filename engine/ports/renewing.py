@@ -1,10 +1,10 @@
-"""What files say that a process reads again when it is told to: secrets, certificates, users.
+"""The contents of files that a process can read again: secrets, certificates, users.
 
-SIGHUP tells it (`engine.ports.system_signals`); a supervisor tells its processes.
+SIGHUP makes it do so (`engine.ports.system_signals`); a supervisor passes it on to its processes.
 
 Invariants:
-- What cannot be read, or does not fit, changes nothing: what was read before stays in use.
-- What has been read is replaced as a whole, never changed.
+- If a file cannot be read, or does not match the others, the contents read before stay in use.
+- A value that has been read is never changed, only replaced as a whole.
 """
 
 import logging
@@ -20,10 +20,10 @@ _adding: Final = threading.Lock()
 
 
 class Renewed(Generic[T]):
-    """What `read` returned last. It is read now, and again by `renew_all` as long as it is used.
+    """The latest value of `read`, which is called now, and by `renew_all` as long as this is used.
 
-    `check` is called with what was just read and what was read before, and raises if the new one
-    does not fit. Raises what `read` raises.
+    `check` is called with the new value and the one before, and raises if the new one does not
+    match. Raises what `read` raises.
     """
 
     def __init__(
@@ -39,16 +39,16 @@ class Renewed(Generic[T]):
         return "Renewed()"
 
     def renew(self) -> None:
-        """Read again. Raises what reading and checking raise; then the value is as it was."""
+        """Read again. Raises what reading and checking raise; the value then stays as it was."""
         new = self._read()
         self._check(new, self.value)
         self.value = new
 
 
 def renew_all() -> None:
-    """Read everything again. The log gets one line for each cause that something stays as it was.
+    """Read everything again. For each reason that something stays as it was, the log gets one line.
 
-    Call it on the event loop whose connections use what is read.
+    Call it on the event loop whose connections use the values.
     """
     with _adding:
         known = list(_known)
@@ -57,7 +57,7 @@ def renew_all() -> None:
         try:
             each.renew()
         except Exception as error:
-            # Whatever it is, it keeps nobody else from reading, and ends no process.
+            # Whatever the error is, the others are still read, and the process goes on.
             causes[" ".join(str(error).split())] = None
     for cause in causes:
         _logger.error("what was read before stays in use: %s", cause)

@@ -4,9 +4,9 @@ Invariants:
 - No name leaves the root: an absolute name, an empty part, `.` and `..` are refused.
 - A file whose `sync()` failed once is dead: neither it nor a write is tried again on it.
 - A half-made replacement has a hidden name that `names()` never lists.
-- Nothing is made below a root that is another folder than when it was first used: below the mount
-  point of a disk that was unmounted, for example.
-- Where there is no room the error is a `DiskFull`, which is an `OSError`, too, and names the file.
+- Nothing is created below a root that is not the same folder as when it was first used, for example
+  below the mount point of a disk that was unmounted.
+- If there is no space, the error is a `DiskFull`, which is also an `OSError` and names the file.
 - A descriptor for reading closes only when no thread reads through it any more.
 """
 
@@ -27,7 +27,7 @@ _PARTS_PER_CALL_MAX: Final = min(1024, os.sysconf("SC_IOV_MAX"))
 _READ_HANDLES_MAX: Final = 128
 _REPLACING: Final = ".replacing"
 FULL: Final = (errno.ENOSPC, errno.EDQUOT)
-"""What the system says where there is no room."""
+"""The system's error numbers for a full disk."""
 _ADVISE: Final = getattr(os, "posix_fadvise", None)
 _NOT_NEEDED: Final[int] = getattr(os, "POSIX_FADV_DONTNEED", 0)
 _FULL_SYNC: Final[int | None] = getattr(fcntl, "F_FULLFSYNC", None)
@@ -161,7 +161,7 @@ class SystemDisk:
         return Space(state.f_blocks * state.f_frsize, state.f_bavail * state.f_frsize, name)
 
     def _look(self) -> tuple[int, int] | None:
-        """What tells the root from any other folder; None if there is none."""
+        """What identifies the root among folders; None if it does not exist."""
         try:
             found = os.stat(self.root)
         except (FileNotFoundError, NotADirectoryError):
@@ -172,7 +172,7 @@ class SystemDisk:
         if self._identity is not None and self._look() != self._identity:
             raise RootGone(
                 errno.ENOENT,
-                "the folder is gone, or another one stands in its place: is its disk mounted?",
+                "the folder is missing, or was replaced by another one: is its disk mounted?",
                 str(self.root),
             )
 
@@ -266,13 +266,13 @@ class SystemAppendFile:
 
 @contextmanager
 def naming(path: Path) -> Iterator[None]:
-    """An `OSError` of the block says which file it is about; one of a full disk is a `DiskFull`."""
+    """Add the file's name to an `OSError` of the block; for a full disk, raise `DiskFull`."""
     try:
         yield
     except OSError as error:
         if (named := _named(error, path)) is not error:
             raise named from error
-        # An error that is its own cause has no first one: whoever looks for that would not end.
+        # An error must not be its own cause: a search for the first cause would not end.
         raise
 
 
@@ -280,30 +280,30 @@ def _named(error: OSError, path: Path) -> OSError:
     if isinstance(error, DiskFull):
         return error
     if error.errno in FULL:
-        return no_room(path)
+        return disk_full_error(path)
     return OSError(error.errno, error.strerror, str(path)) if error.filename is None else error
 
 
-def says_full(error: BaseException) -> bool:
-    """Whether an error of a library, RocksDB's above all, says that a disk is full."""
+def is_disk_full(error: BaseException) -> bool:
+    """Whether an error of a library, mostly RocksDB, says that a disk is full."""
     return "No space left on device" in str(error) or "Disk quota exceeded" in str(error)
 
 
 def existing(path: Path) -> Path:
-    """A folder, or the nearest one above it that is there."""
+    """A folder, or the nearest parent that exists."""
     path = path.absolute()
     while not path.exists() and path != path.parent:
         path = path.parent
     return path
 
 
-def no_room(path: Path) -> DiskFull:
-    """What is raised when a write of a file or folder found no room on its disk."""
+def disk_full_error(path: Path) -> DiskFull:
+    """The error for a write of a file or folder whose disk is full."""
     free = ""
     with suppress(OSError):
         state = os.statvfs(path if path.exists() else path.parent)
         free = f", which has {state.f_bavail * state.f_frsize:,} bytes free"
-    return DiskFull(f"{path} cannot be written: its disk is full{free}: make room there")
+    return DiskFull(f"{path} cannot be written: its disk is full{free}: free some space there")
 
 
 class _ReadHandle:

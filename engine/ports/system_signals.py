@@ -24,7 +24,7 @@ def renewed_by_signal(renew: Callable[[], None] = renew_all) -> None:
 def ended_by_signals() -> asyncio.Event:
     """The first SIGTERM or SIGINT sets the event; from then on they do what they always do.
 
-    SIGHUP lets the process read files again, until it has ended.
+    SIGHUP makes the process read files again, until it has ended.
     """
     renewed_by_signal()
     loop = asyncio.get_running_loop()

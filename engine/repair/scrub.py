@@ -4,7 +4,7 @@ Invariants:
 - Nothing is written to a bookie: what is found goes into the repair queue.
 - A replica that answers and lacks an entry, or has other bytes, is a fault; a bookie that does not
   answer is only counted: whether it is lost is the auditor's business. An entry that no bookie
-  gives, because those that should have it are silent, is named and counted apart.
+  returns, because those that should have it are silent, is named and counted separately.
 - The mark in the metadata store names a ledger only when all up to it were read: a scrub that was
   interrupted goes on behind it.
 """
@@ -44,8 +44,8 @@ class ScrubMark(msgspec.Struct, frozen=True, omit_defaults=True):
 
     `last_ledger` and all below it were read. `faulty` names at most the first hundred ledgers that
     were queued, `faults` counts them all; `silent` counts replicas whose bookie did not answer,
-    `unheld` the ledgers with entries that no bookie gave, though none of them is known to be wrong.
-    `findings` are the newest ones, the last first, those of earlier scrubs among them.
+    `unheld` the ledgers with entries that no bookie returned, although no replica is known to be
+    wrong. `findings` are the newest ones, the last first, those of earlier scrubs among them.
     """
 
     last_ledger: int = -1
@@ -139,7 +139,7 @@ class Scrub:
             silent += len(finding.silent)
             faults += _faults(extent, finding)
             if finding.unreadable and finding.silent:
-                unheld = unheld or f"no bookie gives entry {finding.unreadable[0][0]}"
+                unheld = unheld or f"no bookie returns entry {finding.unreadable[0][0]}"
         if unheld:
             _LOG.warning(
                 "ledger %d: %s: start the bookies that hold it", metadata.ledger_id, unheld
@@ -203,11 +203,11 @@ class Scrub:
 
 
 def _unheld_end(metadata: LedgerMetadata, registered: Mapping[str, object]) -> str:
-    """Why nobody can tell the end of an open ledger; "" if a bookie can, or if it is closed."""
+    """Why the end of an open ledger cannot be found; "" if a bookie knows it, or it is closed."""
     ensemble = metadata.fragments[-1].ensemble
     if metadata.state is State.CLOSED or any(name in registered for name in ensemble):
         return ""
-    return f"no bookie gives the entries from {metadata.fragments[-1].first} on"
+    return f"no bookie returns the entries from {metadata.fragments[-1].first} on"
 
 
 def _faults(extent: Extent, finding: Finding) -> list[str]:

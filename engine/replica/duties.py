@@ -145,7 +145,7 @@ class Duties:
             for record in list(self._retired.values()):
                 if record.at not in pinned:
                     await self._snapshots.delete(record.ledger_id)
-                    # Only after it: if this is cancelled, the next round does it.
+                    # Only afterwards: if this is cancelled, the next round does it.
                     self._retired.pop(record.ledger_id, None)
 
     async def _pause(self) -> None:

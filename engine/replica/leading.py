@@ -6,8 +6,8 @@ Invariants:
 - What was proposed and is not answered when the term ends has an unknown outcome, and is told so.
 - If its lease has expired and its ledger was taken over, a term ends by itself in bounded time,
   even if nothing is proposed and the metadata store does not answer.
-- Proposals that are under way hold at most `pending_bytes_max` bytes.
-- Nothing is given to a log that finds no room: its refusal would end the term, and reads with it.
+- Proposals that are in flight hold at most `pending_bytes_max` bytes.
+- No entry is given to a log that has no space: its refusal would end the term, and reads with it.
 """
 
 import asyncio

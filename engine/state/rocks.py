@@ -32,7 +32,7 @@ from engine.errors import (
 )
 from engine.limits import KIB, MIB
 from engine.log.position import Position
-from engine.ports.system_disk import FULL, no_room, says_full
+from engine.ports.system_disk import FULL, disk_full_error, is_disk_full
 from engine.ports.workers import Workers
 from engine.state.contract import Row
 from engine.state.cutting import KEY_BYTES_MAX, LOWEST
@@ -315,7 +315,7 @@ def _open(path: Path, cache_bytes: int) -> "Rdict":
         return Rdict(str(path), options)
     except OSError as error:
         if error.errno in FULL:
-            raise no_room(path) from error
+            raise disk_full_error(path) from error
         raise FolderError(f"{path} cannot be made: {error}") from error
     except Exception as error:
         raise _unusable(path, error) from error
@@ -324,8 +324,8 @@ def _open(path: Path, cache_bytes: int) -> "Rdict":
 def _unusable(path: Path, error: Exception) -> EngineError:
     """What RocksDB says, by its words: a state is called damaged only when RocksDB does so."""
     text = str(error)
-    if says_full(error):
-        return no_room(path)
+    if is_disk_full(error):
+        return disk_full_error(path)
     if "lock hold by current process" in text or "While lock file" in text:
         return FolderLocked(f"the state in {path} is in use: {text}")
     if text.startswith("Corruption") and "Too many open files" not in text:

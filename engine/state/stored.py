@@ -275,7 +275,7 @@ class StoredState:
             try:
                 await self._workers.run(self._storage.close)
             except Exception as error:
-                # As on a full disk. What is not in the storage is in the log.
+                # For example on a full disk. Whatever is missing in the storage is in the log.
                 raise self._unreadable(error) from error
 
     # The loop's side of writing

@@ -106,7 +106,7 @@ def is_loopback(host: str) -> bool:
 
 
 def network_of(host: str) -> str:
-    """What counts as one address where shares are counted: of IPv6 the /64, which one has whole.
+    """What counts as one address in limits: of IPv6 the /64, because one client may own all of it.
 
     >>> network_of("10.0.0.7"), network_of("::ffff:10.0.0.7"), network_of("2001:db8::1:2:3:4")
     ('10.0.0.7', '10.0.0.7', '2001:db8::/64')

@@ -47,10 +47,11 @@ _FROM_RESERVE: Final = frozenset({b"log", b"snapshot", b"checkpoint", b"compacti
 
 
 def uses_reserve(custom: Mapping[str, bytes]) -> bool:
-    """Whether a ledger of this custom metadata is written while disks have only reserves left.
+    """Whether a ledger with this custom metadata is written while only the reserves are left.
 
-    Without the entries of logs nothing could be deleted, without snapshots and checkpoints no log
-    would get shorter, and without copies of live objects no ledger of mostly deleted ones could go.
+    Without entries of logs nothing could be deleted. Without snapshots and checkpoints no log would
+    get shorter. Without copies of live objects no ledger of mostly deleted objects could be
+    deleted.
     """
     return custom.get(PURPOSE) in _FROM_RESERVE
 

@@ -38,7 +38,7 @@ _BEARER: Final = "Bearer "
 _LOGIN_METHOD: Final = "/herdbook.access.v1.Access/Login"
 _OPEN_METHOD: Final = "/grpc.health.v1.Health/Check"
 _OPEN: Final = frozenset({_LOGIN_METHOD, _OPEN_METHOD})
-"""What strangers may call."""
+"""Methods that need no credentials."""
 _OPEN_CALL_S: Final = 5.0
 
 
@@ -58,7 +58,7 @@ def server_credentials(
     shown = _pem_of(security)
 
     def fetch() -> "grpc.ServerCertificateConfiguration | None":
-        """gRPC's, before each handshake, in a thread of its own; None: nothing has changed."""
+        """Called by gRPC before each handshake, in its own thread; None: nothing has changed."""
         nonlocal shown
         now = _pem_of(security.now)
         if now is shown:
@@ -67,7 +67,7 @@ def server_credentials(
         return _server_configuration(now)
 
     require = security.authorities is not None and not strangers
-    # Its types do not know that nothing may have changed.
+    # gRPC's types do not allow None, which means that nothing has changed.
     fetcher: Any = fetch
     return grpc.dynamic_ssl_server_credentials(_server_configuration(shown), fetcher, require)
 
@@ -120,10 +120,10 @@ def bearer(token: str) -> list[tuple[str, str | bytes]]:
 
 
 def gate(security: Security, settings: GrpcSettings, door: Door | None = None) -> Any:
-    """A server's interceptor that lets those in who know the secret, or whom the door knows.
+    """A server's interceptor that lets in callers that know the secret, or that the door knows.
 
-    Without a secret the door says whether somebody is let in who shows nothing; without a door,
-    too, everybody is.
+    Without a secret, the door decides about callers without credentials; without a door as well,
+    everybody is let in.
     """
     import grpc
     from grpc import aio
@@ -142,7 +142,7 @@ def gate(security: Security, settings: GrpcSettings, door: Door | None = None) -
                 secrets = security.now.secrets
                 caller = await _caller(handler_call_details, secrets, door)
                 if caller is None and not secrets and handler_call_details.method not in _OPEN:
-                    caller = BY_ANYBODY if door is None else await door.by_nothing()
+                    caller = BY_ANYBODY if door is None else await door.without_credentials()
             except AccessRefused as error:
                 return _refusal(grpc.StatusCode.UNAUTHENTICATED, str(error))
             except EngineError as error:

@@ -1,10 +1,11 @@
-"""Listening at a TCP port: what is accepted is counted from then on, TLS or not.
+"""Listening at a TCP port: a connection counts as soon as it is accepted, with TLS or not.
 
 Invariants:
-- No more sockets are open at once than allowed, those included that never finish, or never begin,
-  TLS; one more is hung up on at once. So strangers never use up the files that a journal needs.
-- No address has more than its share of them, counted from accept on too; so one address never shuts
-  the port for the others. Who is known to be a part of the cluster is not counted there any more.
+- No more sockets are open at once than allowed, including those that never begin or finish TLS;
+  further ones are closed at once. So unknown clients never use up the files that a journal needs.
+- No address has more than its share of them, which also counts from accept on, so one address never
+  blocks the port for the others. Connections that have proved to be a part of the cluster no longer
+  count there.
 - A connection is handed out only after its TLS handshake.
 """
 
@@ -24,14 +25,14 @@ _KEEPALIVE: Final = (("TCP_KEEPIDLE", 60), ("TCP_KEEPINTVL", 15), ("TCP_KEEPCNT"
 _NO_ROOM: Final = (errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM)
 _REST_S: Final = 0.1
 _SHARE: Final = 4
-"""One address has a quarter of the sockets."""
+"""One address may have a quarter of the sockets."""
 
 
 class Accepted(NamedTuple):
     """One more connection. `ended` is done when it has ended.
 
-    `shared` is done when it counts no more in the share of its address: it has ended, or it is a
-    part of the cluster.
+    `shared` is done when the connection no longer counts in the share of its address: it has ended,
+    or it is a part of the cluster.
     """
 
     protocol: asyncio.Protocol
@@ -41,11 +42,11 @@ class Accepted(NamedTuple):
 
 Accept = Callable[[], Accepted]
 Context = Callable[[], ssl.SSLContext | None]
-"""TLS for the next connection, None without: it may be another one from time to time."""
+"""TLS for the next connection, None without. It may change from time to time."""
 
 
 def share_of(sockets_max: int) -> int:
-    """How many of so many sockets one address may have."""
+    """How many of `sockets_max` sockets one address may have."""
     return max(1, sockets_max // _SHARE)
 
 
@@ -115,7 +116,7 @@ class Listener:
             await asyncio.sleep(0)
 
     def _address(self, peer: Any) -> str:
-        """Whose share a connection counts in; "": nobody's."""
+        """The address in whose share a connection counts; "": none."""
         host = str(peer[0]) if isinstance(peer, tuple) else ""
         return "" if self._without_share(host) else network_of(host)
 
@@ -130,7 +131,7 @@ class Listener:
             self._taken[address] += 1
             self._sharing[accepted.shared] = address
             accepted.shared.add_done_callback(self._give_back)
-        # Asked for in the same turn as the protocol: both know the same certificate.
+        # In the same turn as the protocol, so that both use the same certificate.
         shaking = self._shake_hands(end, accepted.protocol, self._context())
         handshake = self._loop.create_task(shaking)
         self._handshakes.add(handshake)
@@ -182,9 +183,9 @@ async def listen_tcp(
     backlog: int,
     of_address_max: int | None = None,
 ) -> Listener:
-    """Listen at a port (0: a free one). One address has `of_address_max` sockets; None: a quarter.
+    """Listen at a port (0: a free one). An address may have `of_address_max` sockets; None: 1/4.
 
-    Raises `InvalidRequest` for a place where one cannot listen.
+    Raises `InvalidRequest` if it cannot listen there.
     """
     loop = asyncio.get_running_loop()
     try:

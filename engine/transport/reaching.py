@@ -1,4 +1,4 @@
-"""Whether anybody listens at an address of a bookie."""
+"""Whether a process listens at an address of a bookie."""
 
 import asyncio
 from typing import Final
@@ -10,9 +10,9 @@ _TIMEOUT_S: Final = 2.0
 
 
 async def listens(address: str) -> bool:
-    """Whether somebody may listen at "tcp:host:port". Only a refused connection says no.
+    """Whether a process may listen at "tcp:host:port". Only a refused connection means no.
 
-    What cannot be dialed from here, or does not answer in time, may still run.
+    A process that cannot be reached from here, or does not answer in time, may still run.
     """
     try:
         host, port = parse_host_port(address.removeprefix(TCP))

@@ -18,9 +18,9 @@ stand between and pass proofs on. The client proves first, so that nobody who me
 learns anything to guess secrets from.
 
 While a secret is replaced there are two: the first is proved, either is accepted. A server answers
-with the one that its client has proved. What was read of files is read again when the process is
-told to (`engine.ports.renewing`): `Security.now` is what counts for the next connection. Existing
-ones keep what they began with.
+with the one that its client has proved. The process can read its files again
+(`engine.ports.renewing`): `Security.now` applies to the next connection. Existing connections keep
+the values that they began with.
 
 Invariants:
 - Proofs are compared in constant time.
@@ -36,7 +36,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Final, NamedTuple
 
-from engine.access.secret_files import check_closed
+from engine.access.secret_files import check_private
 from engine.access.shown import ShownToken
 from engine.access.tokens import key_of
 from engine.errors import InvalidRequest
@@ -51,7 +51,7 @@ _SERVER: Final = b"herdbook server\0"
 
 
 class Pem(NamedTuple):
-    """What stands in the files of one side, for libraries that want that rather than names."""
+    """The contents of one side's files, for libraries that take contents instead of names."""
 
     private_key: bytes
     certificate: bytes
@@ -59,9 +59,9 @@ class Pem(NamedTuple):
 
 
 class TlsFiles:
-    """Certificate, key and authorities: each way to use them is read once, when it is asked for.
+    """Certificate, key and authorities. They are read once for each use, when it is needed.
 
-    All that is returned stays as it is: who wants what the files say later makes another object.
+    Returned values never change: to use newer contents of the files, make another object.
     """
 
     def __init__(
@@ -82,10 +82,10 @@ class TlsFiles:
         self._pem: Pem | None = None
 
     def read_as(self, other: "TlsFiles") -> None:
-        """Read for all the ways in which another one was used. Raises `InvalidRequest`."""
+        """Read the files for every use that `other` had. Raises `InvalidRequest`."""
         for file in filter(None, (self._certificate, self._private_key, self._authorities)):
             if file.exists() and not file.is_file():
-                raise InvalidRequest(f"{file} is a pipe, which is read once: name a file")
+                raise InvalidRequest(f"{file} is a pipe, which can be read only once: use a file")
         for strangers in other._servers:
             self.server(strangers)
         if other._client is not None or not other._servers:
@@ -132,12 +132,12 @@ class TlsFiles:
                 end = text.index(_PEM_END, start) + len(_PEM_END)
                 self._binding = binding_of(ssl.PEM_cert_to_DER_cert(text[start:end]))
             except (OSError, ValueError) as error:
-                raise InvalidRequest(f"{self._certificate} is no certificate: {error}") from error
+                raise InvalidRequest(f"{self._certificate}: not a certificate: {error}") from error
         return self._binding
 
     @property
     def pem(self) -> Pem:
-        """What stands in the files. Raises `InvalidRequest`."""
+        """The contents of the files. Raises `InvalidRequest`."""
         if self._pem is None:
             authorities = self._authorities
             try:
@@ -154,14 +154,14 @@ class TlsFiles:
     def _load(self, context: ssl.SSLContext) -> None:
         key = self._private_key or self._certificate
         if key is not None:
-            check_closed(key)
+            check_private(key)
         try:
             if self._certificate is not None:
                 context.load_cert_chain(self._certificate, self._private_key)
             if self._authorities is not None:
                 context.load_verify_locations(self._authorities)
         except OSError as error:
-            # An SSLError is one, too, and names no file.
+            # An SSLError is also an OSError, but names no file.
             files = (self._certificate, self._private_key, self._authorities)
             names = ", ".join(str(file) for file in files if file is not None)
             raise InvalidRequest(f"cannot use {names} for TLS: {error}") from error
@@ -173,15 +173,15 @@ def _content(file: Path | None) -> bytes:
 
 @dataclass(frozen=True, slots=True)
 class Security:
-    """What one side of a wire knows. Nothing at all means: no security.
+    """The credentials of one side of a connection. Without any, there is no security.
 
-    `secret` has at least 16 bytes, as `other_secret` has, which is accepted but never shown: one of
-    before, or one to come. `certificate` and `private_key` are PEM files of this side;
+    `secret` has at least 16 bytes, and so has `other_secret`, the previous or next secret, which is
+    accepted but never used for a proof. `certificate` and `private_key` are PEM files of this side;
     `authorities` is a PEM file of one or more of those who sign the other side's. `verify=False`
     encrypts without knowing to whom: for trials only. `user` and `password`, or `token`, are a
-    client's login at the doors of tablespaces and tasks, where it counts more than the secret;
-    `read_token` is what it shows to bookies, and a `ShownToken` where that is renewed. Raises
-    `InvalidRequest` for what does not go together.
+    client's login for tablespaces and tasks, where it is used instead of the secret; `read_token`
+    is what it presents to bookies, a `ShownToken` if it is renewed. Raises `InvalidRequest` for
+    values that contradict each other.
     """
 
     secret: bytes = field(default=b"", repr=False)
@@ -195,15 +195,15 @@ class Security:
     read_token: str | ShownToken = field(default="", repr=False)
     other_secret: bytes = field(default=b"", repr=False)
     source: "Renewed[Security] | None" = field(default=None, repr=False, compare=False)
-    """Where it is read again; None: it stays as it is."""
+    """The source that can be read again; None: the values are fixed."""
     tls: TlsFiles | None = field(default=None, repr=False, compare=False)
-    """The files of TLS as they were read; None: the named ones, which are read when needed."""
+    """The contents of the TLS files; None: the named files are read when they are needed."""
 
     def __post_init__(self) -> None:
         if any(len(each) < SECRET_BYTES_MIN for each in self.secrets):
             raise InvalidRequest(f"a shared secret has at least {SECRET_BYTES_MIN} bytes")
         if self.other_secret and not self.secret:
-            raise InvalidRequest("another secret is accepted beside the first, not without it")
+            raise InvalidRequest("a second secret is accepted only together with a first one")
         for name in ("certificate", "private_key", "authorities"):
             told = getattr(self, name)
             # What it says is not repeated: it may be the key itself.
@@ -219,9 +219,10 @@ class Security:
 
     @staticmethod
     def renewed(read: Callable[[], "Security"]) -> "Security":
-        """What `read` returns, which is called again when the process is told to read files again.
+        """What `read` returns; it is called again when the process reads its files again.
 
-        `now` of all that is made of it follows. If anything does not fit, all stays as it was.
+        `now` of every object derived from it changes, too. If any part does not match the others,
+        nothing changes.
         Raises what `read` raises.
         """
         source = Renewed(read, _check_renewed)
@@ -229,7 +230,7 @@ class Security:
 
     @property
     def now(self) -> "Security":
-        """The same side as its files were read last: for one connection, or one call."""
+        """The same side with the newest contents of its files, for one connection or one call."""
         newest = self if self.source is None else self.source.value
         if newest.tls is self.tls:
             return self
@@ -245,11 +246,11 @@ class Security:
 
     @property
     def secrets(self) -> tuple[bytes, ...]:
-        """The shared secrets that are accepted; the first is the one that is shown."""
+        """The accepted shared secrets; the first is the one that this side proves."""
         return tuple(filter(None, (self.secret, self.other_secret)))
 
     def token_keys(self) -> tuple[bytes, ...]:
-        """The keys of the tokens that are accepted now; the first is the one to sign with."""
+        """The keys for tokens that are accepted now; the first one signs."""
         return tuple(map(key_of, self.now.secrets))
 
     @property
@@ -318,9 +319,9 @@ class Security:
         return _proof(self.secret, _SERVER, client, server, binding)
 
     def answer(self, shown: object, client: bytes, server: bytes, binding: bytes) -> bytes | None:
-        """What a server shows to who has proved a secret: that it knows the same one.
+        """A server's proof, for a client that has proved a secret, that it knows the same secret.
 
-        None if no accepted secret was proved. How long it takes tells nothing of the secrets.
+        None if no accepted secret was proved. The time it takes reveals nothing about the secrets.
         """
         proved = [
             each

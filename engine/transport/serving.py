@@ -62,10 +62,9 @@ ConnectionT = TypeVar("ConnectionT", bound="ServedConnection")
 class ConnectionServer(Generic[ConnectionT]):
     """Serves connections that `connect()` makes, each greeted within `greeting_ms`.
 
-    Who listens gives `context` to the listener: each connection is judged by what was known when it
-    was accepted. A `door` lets those in who do not know the secret;
-    without a secret there is nothing to know, and it is not asked. Raises `InvalidRequest` for
-    security that cannot be used.
+    Pass `context` to the listener: each connection uses the credentials that were current when it
+    was accepted. A `door` lets in clients that do not know the secret; without a secret it is not
+    asked. Raises `InvalidRequest` for security that cannot be used.
     """
 
     def __init__(
@@ -93,7 +92,7 @@ class ConnectionServer(Generic[ConnectionT]):
 
     @property
     def security(self) -> Security:
-        """What the next connection is asked for."""
+        """What the next connection has to prove."""
         return self._security.now
 
     def accept(self) -> FramedConnection:
@@ -101,7 +100,7 @@ class ConnectionServer(Generic[ConnectionT]):
         return self._connect().wire
 
     def accept_counted(self) -> Accepted:
-        """The same for a `Listener`."""
+        """Accept a connection from a `Listener`."""
         connection = self._connect()
         return Accepted(connection.wire, connection.ended, connection.shared)
 
@@ -216,9 +215,9 @@ class ServedConnection:
         finally:
             self._server.connections.pop(self, None)
             self.ended.set_result(None)
-            self._share_no_more()
+            self._leave_share()
 
-    def _share_no_more(self) -> None:
+    def _leave_share(self) -> None:
         if not self.shared.done():
             self.shared.set_result(None)
 
@@ -329,7 +328,7 @@ class ServedConnection:
         if caller.passing:
             self._look_soon()
         else:
-            self._share_no_more()
+            self._leave_share()
 
     def _look_soon(self) -> None:
         def look() -> None:

@@ -7,8 +7,8 @@ of dropped tablespaces.
 Invariants:
 - There is one auditor, as far as the metadata store can tell. Two of them for a moment change the
   same facts by compare-and-set, and the second finds nothing left to change.
-- Only time in which it looked counts as absence: after it was paused or cut off, the grace time of
-  what is away goes on where it stood.
+- Only time during which it could look counts as absence: after a pause or a lost connection, the
+  grace time of absent replicas continues where it was.
 - What was dropped is swept only when no node says that it runs a replica of it.
 """
 
@@ -55,10 +55,10 @@ class SpaceAuditor:
         self._looked_s: float | None = None
 
     async def look(self) -> None:
-        """Judge everything once, if this is the auditor. Raises `MetadataUnavailable`.
+        """Check everything once, if this is the auditor. Raises `MetadataUnavailable`.
 
-        The outlook was just read. Nothing is judged while a backup is being restored into the
-        store: the tablespaces are written last.
+        The outlook was just read. Nothing is checked while a backup is being restored into the
+        store, because the tablespaces are written last.
         """
         judged = False
         try:
@@ -127,7 +127,7 @@ class SpaceAuditor:
         known = outlook.spaces[name]
 
         def change(fact: SpaceFact) -> SpaceFact:
-            # Without the cluster's number each tablespace keeps the one that it has.
+            # While the cluster's default is unknown, each tablespace keeps its number.
             default = fact.expected if outlook.settings is None else outlook.settings.replicas
             reports = partial(outlook.report, name)
             return placed(fact, reports, given_up, outlook.loads(), default, self._is_busy)
@@ -139,7 +139,7 @@ class SpaceAuditor:
         self.replicas_placed += len(set(changed.replicas) - set(known.replicas))
         if changed.expected != known.expected:
             _logger.warning(
-                "tablespace %s: %d replicas wanted, formerly %d",
+                "tablespace %s: %d replicas wanted, before %d",
                 *(name, changed.expected, known.expected),
             )
         if changed.replicas == known.replicas:

@@ -70,11 +70,11 @@ class SpaceCommands:
         nodes: Iterable[str] = (),
         leader: str = "",
     ) -> SpaceFact:
-        """Make a tablespace. `nodes` are where its first replicas are; the auditor adds others.
+        """Create a tablespace. Its first replicas are on `nodes`; the auditor adds others.
 
-        Without `expected` it should have as many replicas as the settings of the cluster say, now
-        and when they are changed, or as many as `nodes` are given if these are more. Raises
-        `NameTaken`, `ProgrammingError`, `OperationalError` (also if there is no node).
+        Without `expected`, the number of replicas is the cluster's default, also after that is
+        changed, or the number of `nodes` if there are more. Raises `NameTaken`,
+        `ProgrammingError`, `OperationalError` (also if there is no node).
         """
         await self.check_nodes()
         first = [await self.node(node) for node in nodes]
@@ -101,14 +101,14 @@ class SpaceCommands:
             return (await self._directory.settings()).replicas
 
     async def set_default_replicas(self, count: int) -> int:
-        """Change that. The auditor adds and removes replicas of those tablespaces."""
+        """Change that number. The auditor adds and removes replicas of those tablespaces."""
         with translating():
             return (await self._directory.set_default_replicas(count)).replicas
 
     async def set_expected(self, name: str, expected: int | None) -> SpaceFact:
-        """How many replicas there should be; the auditor makes and removes them.
+        """Set how many replicas there should be; the auditor adds and removes them.
 
-        None: as many as the settings of the cluster say, now and when they are changed.
+        None: the cluster's default, also after that is changed.
         """
         default = await self.default_replicas()
         count = default if expected is None else checked_count(expected)
@@ -248,6 +248,6 @@ class SpaceCommands:
 
 
 def _counted(fact: SpaceFact, expected: int) -> SpaceFact:
-    """The fact with a number of replicas; one that is another than before is its own."""
+    """The fact with a number of replicas, which is the tablespace's own if it has changed."""
     by_default = fact.by_default and expected == fact.expected
     return msgspec.structs.replace(fact, expected=expected, by_default=by_default)

@@ -1,8 +1,8 @@
 """The facts of tablespaces, and their settings, in the metadata store, read and changed.
 
 Invariants:
-- A change is a pure function of the fact that is there; it is made again for the newer fact when
-  somebody was quicker.
+- A change is a pure function of the current fact; it is made again for the newer fact if another
+  process was quicker.
 - A change whose reply was lost is found by its token, and not made twice.
 """
 
@@ -78,7 +78,7 @@ class Directory:
                     await self.store.set(SETTINGS, encode_fact(wanted), version)
                 return wanted
             except (KeyExists, VersionConflict, MetadataUnavailable):
-                # Somebody was quicker, or the reply was lost: a look tells.
+                # Another process was quicker, or the reply was lost: read again to find out.
                 continue
         raise MetadataUnavailable("the settings of tablespaces could not be changed")
 
@@ -170,7 +170,7 @@ class Directory:
                 return
 
     async def _settings(self) -> tuple[SettingsFact, int]:
-        """The settings, and the version of their key; -1: there is none."""
+        """The settings, and the version of their key; -1 if the key does not exist."""
         found = await self.store.get(SETTINGS)
         if found is None:
             return SettingsFact(), -1
@@ -182,7 +182,7 @@ class Directory:
 
 
 def checked_count(count: int) -> int:
-    """A number of replicas. Raises `ProgrammingError` for one that no tablespace can have."""
+    """Check a number of replicas. Raises `ProgrammingError` if no tablespace can have it."""
     if not 1 <= count <= REPLICAS_MAX:
         raise ProgrammingError(f"a tablespace has 1 to {REPLICAS_MAX} replicas, not {count}")
     return count

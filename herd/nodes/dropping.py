@@ -1,8 +1,8 @@
 """Removing what a dropped tablespace leaves: its log, its snapshots, its checkpoints.
 
 Invariants:
-- The removal is a term of the log: whoever comes back from an older one names and deletes nothing
-  any more, and a removal that comes back touches nothing of a tablespace that has the name since.
+- The removal is a term of the log: a leader of an older term names and deletes nothing any more,
+  and a removal that is resumed later touches nothing of a newer tablespace with the same name.
 - The last ledger of the log is fenced first: a leader that does not know yet that it is over has
   nothing acknowledged any more.
 - Keys name nothing any more, then ledgers go: a sweep that ends half way is begun again. The keys

@@ -3,7 +3,7 @@
     /herd/nodes/ID           ephemeral: where a node is, and what its replicas do
     /herd/restoring/NAME     ephemeral: which tablespace, by its uuid, somebody is filling
     /herd/tablespaces/NAME   which nodes have replicas, how many there should be, who should lead
-    /herd/settings           what holds for all tablespaces of a cluster; not there: as usual
+    /herd/settings           settings of all tablespaces of a cluster; defaults if it does not exist
 
 Invariants:
 - A fact of a tablespace is changed by compare-and-set only; `epoch` counts the changes, and `token`
@@ -35,9 +35,9 @@ REPLICAS_MAX: Final = 64
 
 
 class SettingsFact(msgspec.Struct, frozen=True, omit_defaults=True):
-    """What holds for all tablespaces of a cluster.
+    """Settings of all tablespaces of a cluster.
 
-    `replicas` is how many a tablespace should have for which no number of its own was given.
+    `replicas` is how many replicas a tablespace without a number of its own should have.
     """
 
     replicas: int = REPLICAS
@@ -59,7 +59,7 @@ class SpaceFact(msgspec.Struct, frozen=True, omit_defaults=True):
     restoring: bool = False
     """Somebody fills it: it is `dropped` unless that ends well."""
     by_default: bool = False
-    """`expected` is the cluster's number: the auditor changes it when that is changed."""
+    """`expected` is the cluster's default: the auditor changes it when the default changes."""
 
     @property
     def hosted(self) -> bool:
@@ -99,13 +99,13 @@ class NodeFact(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 def ready_replicas(name: str, fact: SpaceFact, nodes: Mapping[str, NodeFact]) -> int:
-    """How many of a tablespace's replicas follow or lead; `nodes` are those that are there."""
+    """How many of a tablespace's replicas follow or lead; `nodes` are the nodes that are up."""
     there = (nodes[each].replicas.get(name) for each in fact.replicas if each in nodes)
     return sum(report.uuid == fact.uuid and report.ready for report in there if report)
 
 
 def missing_replicas(name: str, fact: SpaceFact, nodes: Mapping[str, NodeFact]) -> int:
-    """How many replicas a tablespace lacks; 0 where no nodes run it."""
+    """How many replicas of a tablespace are missing; 0 if no nodes run it."""
     return max(0, fact.expected - ready_replicas(name, fact, nodes)) if fact.hosted else 0
 
 

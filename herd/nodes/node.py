@@ -243,7 +243,7 @@ class Node:
             raise InterfaceError("the node was closed")
 
     def _watched(self, metrics: Metrics) -> list[Callable[[], None]]:
-        """Let this node be looked at; what ends that."""
+        """Register this node's metrics; returns the function that removes them."""
         runs = "Replicas of tablespaces that this node runs."
         lack = "Tablespaces of the cluster with fewer replicas that follow or lead than wanted."
         name = "herdbook_herd_tablespaces_under_replicated"

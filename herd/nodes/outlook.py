@@ -50,7 +50,7 @@ class Outlook:
         self.spaces: dict[str, SpaceFact] = {}
         self.nodes: dict[str, NodeFact] = {}
         self.settings: SettingsFact | None = None
-        """None: they could not be read yet."""
+        """None: the settings could not be read yet."""
         self.unreadable: set[str] = set()
         """Tablespaces whose facts could not be read: damaged, or of a newer program."""
         self._directory = directory
@@ -122,7 +122,7 @@ class Outlook:
         return loads
 
     def making(self, node_id: str) -> int:
-        """How many of the replicas that a node should have do not follow or lead yet."""
+        """How many of the replicas that a node should run do not follow or lead yet."""
         reports = (
             self.report(name, node_id)
             for name, fact in self.spaces.items()
@@ -193,7 +193,7 @@ class Outlook:
         try:
             self.settings = await self._directory.settings()
         except (CannotRead, FormatTooNew) as error:
-            # What was known before still holds.
+            # The settings that were read before still apply.
             _logger.warning("%s", error)
         except BaseException:
             self._settings_dirty = True

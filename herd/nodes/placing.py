@@ -1,12 +1,13 @@
 """Which nodes should have a tablespace's replicas: a pure decision.
 
 Invariants:
-- A replica that is away or has failed counts until it is given up: it may come back.
-- A tablespace gets one more replica at a time: while one is being made, no other is begun, and none
-  is begun on a node that makes many. Only a tablespace without any replica gets all of them at
-  once: there is nothing to be copied yet.
-- No replica goes before as many as there should be are there and ready.
-- What leads, and who should lead, goes last: with enough others it stays.
+- A replica that is away or has failed counts until it is given up, because it may come back.
+- A tablespace gets one more replica at a time: while one is being created, no other is begun, and
+  none is begun on a node that is creating many. Only a tablespace without any replica gets all of
+  them at once, because there is nothing to copy yet.
+- No replica is removed before the wanted number of replicas exists and is ready.
+- The replica that leads, and the one that should lead, are removed last; if there are enough others
+  to remove, they stay.
 - The same facts give the same decision, whoever takes it.
 """
 
@@ -19,7 +20,7 @@ from herd.nodes.facts import ReplicaReport, SpaceFact
 Reports = Callable[[str], ReplicaReport | None]
 """What the node with an id says of its replica of the tablespace."""
 Busy = Callable[[str], bool]
-"""Whether the node with an id makes as many replicas as it may at a time."""
+"""Whether the node with an id is creating as many replicas as it may at a time."""
 
 
 def placed(
@@ -30,10 +31,10 @@ def placed(
     default_replicas: int,
     busy: Busy,
 ) -> SpaceFact:
-    """The fact with replicas where they should be, and as many as there should be.
+    """The fact with the right number of replicas, on the right nodes.
 
-    `loads` has the nodes that are there, and how many replicas each of them has; `given_up` those
-    whose replica was away, or had failed, for too long. `default_replicas` is the cluster's number.
+    `loads` has the nodes that are up, and how many replicas each of them has; `given_up` the nodes
+    whose replica was away, or had failed, for too long. `default_replicas` is the cluster's.
     """
     if not fact.hosted:
         return fact

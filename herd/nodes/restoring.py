@@ -62,10 +62,10 @@ async def made_whole(
     *,
     expected: int | None = None,
 ) -> AsyncIterator[Tablespace]:
-    """An empty tablespace that this process leads; nodes run it once the block has ended well.
+    """An empty tablespace that this process leads; nodes run it once the block has succeeded.
 
     `open_state` makes an empty state, which is closed in the end; `expected` is how many replicas
-    there should be, None: as the settings of the cluster say. When the block fails there is no such
+    there should be, None: the cluster's default. If the block fails, there is no such
     tablespace, and its name is free once it is swept. Raises `NameTaken`, `ProgrammingError` for a
     bad name, `OperationalError` if it was given up meanwhile, `LeaderUnavailable`.
     """

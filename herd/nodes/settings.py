@@ -8,15 +8,15 @@ class NodeSettings:
     """Bounds of one node. Times in milliseconds.
 
     `look_ms` is how often a node looks at what it should run and tells what it does; the auditor
-    looks as often. `refresh_ms` is how often all facts are read again, whether or not anything was
-    told of them. `grace_ms` is how long a replica's node may be away before its replica is made
-    anew elsewhere; time in which the auditor did not look does not count. `made_at_once` is how
-    many replicas a node may have that are not ready when it gets another one.
-    `preference_ms` is how long other replicas leave the lead to the designated leader when nobody
-    has it. `patience_ms` is how long a leader that gives way waits for open transactions.
-    `restart_ms` is the pause after a replica could not be started, or has stopped for good.
-    `makes_default`: it creates the tablespace `default`. `replicas_planned` is how many replicas a
-    node's memory was divided for; one that runs more says so. 0: it was not divided.
+    looks as often. `refresh_ms` is how often all facts are read again, with or without a
+    notification. `grace_ms` is how long a replica's node may be away before the replica is replaced
+    on another node; time in which the auditor did not look does not count. A node that is creating
+    `made_at_once` replicas gets no further one until some are ready. `preference_ms` is how long
+    other replicas leave the lead to the designated leader when nobody has it. `patience_ms` is how
+    long a leader that gives way waits for open transactions. `restart_ms` is the pause after a
+    replica could not be started, or has stopped for good. `makes_default`: it creates the
+    tablespace `default`. `replicas_planned` is how many replicas a node's memory was divided for;
+    one that runs more says so. 0: it was not divided.
     """
 
     look_ms: int = 500

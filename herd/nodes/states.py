@@ -55,7 +55,8 @@ class FolderStates:
 
     async def open(self, uuid: str) -> State:
         """See `States.open`."""
-        # Not the folders above: a disk that was unmounted is not written below its mount point.
+        # Parents are not created: if the disk was unmounted, nothing is written below its mount
+        # point.
         await self._workers.run(partial(self._path.mkdir, mode=0o700, exist_ok=True))
         return await open_rocks(self._path / uuid, self._workers)
 
@@ -108,7 +109,7 @@ def identity_of(path: Path, cluster_id: str, drawn: str) -> Identity:
 
 
 def check_identity(path: Path, cluster_id: str) -> None:
-    """Raise as `identity_of` for a folder that is not new. Nothing is made."""
+    """Raise as `identity_of` for a folder that is not new. Nothing is created."""
     if (path / _NODE).is_file():
         identity_of(path, cluster_id, "")
 

@@ -36,19 +36,19 @@ _INTERRUPT_S: Final = 0.05
 
 @dataclass(slots=True)
 class Work:
-    """A query, and how to make what it reads, in the thread that runs it."""
+    """A query, and how to make its inputs in the thread that runs it."""
 
     sql: str
     parameters: Sequence[Any]
     inputs: Mapping[str, Callable[[], Any]]
     failures: list[BaseException] = field(default_factory=list)
-    """What went wrong while rows were read, which DuckDB would wrap."""
+    """The error that occurred while rows were read, which DuckDB would wrap."""
     close: Callable[[], None] = lambda: None
-    """Called on the loop when nothing is read any more."""
+    """Called on the loop when no input is read any more."""
 
 
 def open_duck(settings: QuerySettings, folder: str) -> duckdb.DuckDBPyConnection:
-    """A database in memory that is sealed off, with a folder for files. Raises DuckDB's errors."""
+    """An isolated database in memory, with a folder for its files. Raises DuckDB's errors."""
     root = duckdb.connect(":memory:")
     quoted = folder.replace("'", "''")
     for name, value in (
@@ -69,7 +69,7 @@ def open_duck(settings: QuerySettings, folder: str) -> duckdb.DuckDBPyConnection
 
 
 class Answer:
-    """A query's result, as it comes."""
+    """A query's result, as a stream."""
 
     def __init__(
         self, names: Sequence[str], reader: pa.RecordBatchReader, size_bytes_max: int
@@ -81,13 +81,14 @@ class Answer:
         self._size_bytes_max = size_bytes_max
 
     def batches(self) -> Iterator[pa.RecordBatch]:
-        """All of it. Raises `TooLarge` past the bound, and DuckDB's and Arrow's errors."""
+        """All batches. Raises `TooLarge` beyond the limit, and DuckDB's and Arrow's errors."""
         size_bytes = 0
         for batch in self._reader:
             size_bytes += batch.nbytes
             if size_bytes > self._size_bytes_max:
                 raise errors.TooLarge(
-                    f"the answer is over {self._size_bytes_max} bytes", hint="ask for it in parts"
+                    f"the answer has more than {self._size_bytes_max} bytes",
+                    hint="ask for it in parts",
                 )
             yield batch
 
@@ -102,7 +103,7 @@ def answered(
     size_bytes_max: int,
     stopped: Callable[[], bool] = lambda: False,
 ) -> Iterator[Answer]:
-    """Run a query over inputs, whose makers are called here. Raises DuckDB's and Arrow's errors."""
+    """Make the inputs and run a query over them. Raises DuckDB's and Arrow's errors."""
     names: list[str] = []
     try:
         for name, make in inputs.items():
@@ -111,7 +112,7 @@ def answered(
             if stopped():
                 raise errors.OperationalError("the query was cancelled")
         relation = connection.sql(sql, params=list(parameters))
-        assert relation is not None, "only queries come here"
+        assert relation is not None, "only queries may run here"
         kinds = [str(kind) for kind in relation.types]
         reader = relation.to_arrow_reader(_BATCH_ROWS)
         try:
@@ -141,7 +142,7 @@ class _Running:
 class DuckThreads:
     """Runs queries in worker threads of this process. Opened by the first query.
 
-    For programs that ask their own queries: what those hold is bounded by DuckDB alone.
+    For programs that run their own queries: only DuckDB limits their memory.
     """
 
     def __init__(self, workers: Workers, settings: QuerySettings) -> None:
@@ -167,7 +168,7 @@ class DuckThreads:
             return await asyncio.shield(job)
         except asyncio.CancelledError:
             while not job.done():
-                # One that comes before DuckDB has begun is lost: it is said again.
+                # An interrupt that comes before DuckDB has begun is lost, so it is repeated.
                 running.cancel()
                 with contextlib.suppress(asyncio.CancelledError):
                     await asyncio.wait([job], timeout=_INTERRUPT_S)
@@ -201,7 +202,7 @@ class DuckThreads:
         return await asyncio.shield(self._opening)
 
     def _was_opened(self, opening: "asyncio.Future[duckdb.DuckDBPyConnection]") -> None:
-        """Keep it, also if nobody waits for it any more."""
+        """Keep the connections, even if nobody waits for them any more."""
         self._opening = None
         if not opening.cancelled() and opening.exception() is None:
             self._root = opening.result()
@@ -252,7 +253,7 @@ class DuckThreads:
 
 
 def _in_this_process(make: Callable[[], Any]) -> Callable[[], Any]:
-    """What makes an input as DuckDB reads it here."""
+    """The function that makes an input in the form that DuckDB reads here."""
 
     def made() -> Any:
         found = make()

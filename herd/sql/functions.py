@@ -1,9 +1,10 @@
 """Which functions of the query engine a statement may not call.
 
 Invariants:
-- A statement reads rows and computes. What waits, writes to a log, shows or changes the process,
-  its settings, its connections or its own catalog, or runs another text as SQL, is refused.
-- What stands in the place of a table is looked at elsewhere: there, only what is listed may stand.
+- A statement reads rows and computes. Functions that wait, write to a log, show or change the
+  process, its settings, its connections or its own catalog, or run another text as SQL, are
+  refused.
+- Functions in the place of a table are checked elsewhere, by a list of those that are allowed.
 """
 
 from typing import Final
@@ -22,13 +23,13 @@ REFUSED: Final = frozenset(
         *("current_connection_id", "current_transaction_id", "txid_current"),
         # They read the engine's own catalog.
         *("index_key", "pg_get_constraintdef", "pg_get_viewdef"),
-        # They plan a text as SQL, or take bytes for structures of the engine.
+        # They plan a text as SQL, or interpret bytes as structures of the engine.
         *("json_serialize_plan", "to_aggregate_state", "variant_bytes_to_variant"),
     }
 )
 _INTERNAL: Final = "__internal_"
-"""How names of functions begin that the engine's optimizer puts into a plan."""
-_HINT: Final = "functions that compute a value from their arguments may be called"
+"""The beginning of the names of functions that the engine's optimizer puts into a plan."""
+_HINT: Final = "call only functions that compute a value from their arguments"
 
 
 def is_refused(name: str) -> bool:

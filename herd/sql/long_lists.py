@@ -17,9 +17,9 @@ from sqlglot.parsers.duckdb import DuckDBParser
 from sqlglot.tokenizer_core import Token, TokenType
 
 WORDS_MAX: Final = 20_000
-"""A query has at most so many words, beside constants in lists."""
+"""The most tokens that a query may have, not counting constants in lists."""
 INSERT_WORDS_MAX: Final = 100_000
-"""An INSERT has so many, beside plain constants: rows may hold `DATE '2024-02-29'`."""
+"""The same for an INSERT, not counting plain constants: rows may hold `DATE '2024-02-29'`."""
 _TEXTS: Final = re.compile(r"'[^']*'|--[^\n]*|/\*(?:.*?\*/|.*)", re.DOTALL)
 _WORDS: Final = re.compile(
     r"\b(?!(?:null|true|false|default)\b)[a-z_][\w$.]*|[^\s\w$.(),'?-]+", re.IGNORECASE
@@ -37,7 +37,7 @@ _OF_ROWS: Final = frozenset(
 
 
 def is_hopeless(text: str) -> bool:
-    """Whether a text has too many words, by a quick count: it is not cut into tokens then."""
+    """Whether a quick count finds too many words in a text, so that it need not be tokenized."""
     if len(text) <= WORDS_MAX:
         return False
     rows = _ROWS.search(text) if _INSERTS.match(text) else None
@@ -47,7 +47,7 @@ def is_hopeless(text: str) -> bool:
 
 
 def has_too_many_words(tokens: Sequence[Token]) -> bool:
-    """Whether a statement has more words than are allowed."""
+    """Whether a statement has more tokens than are allowed."""
     if len(tokens) <= WORDS_MAX:
         return False
     if tokens[0].token_type == TokenType.INSERT:
@@ -62,7 +62,7 @@ def has_too_many_words(tokens: Sequence[Token]) -> bool:
 
 
 def constants_at(tokens: Sequence[Token], start: int) -> int:
-    """How many tokens the list at a place has, if it is of constants alone and ends; else 0."""
+    """How many tokens the list at a place has, if it has only constants and is closed; else 0."""
     size = len(tokens)
     if start >= size or tokens[start].token_type != TokenType.L_PAREN:
         return 0

@@ -43,7 +43,7 @@ PARAMETERS_MAX: Final = 65_535
 _DIALECT: Final = Herd()
 _SPACE: Final = re.compile(r"(?:\s+|--[^\n]*(?:\n|$)|/\*.*?\*/)+", re.DOTALL)
 _SPACES: Final = re.compile(r"(?:\s+|--[^\n]*|/\*(?:.*?\*/|.*))+", re.DOTALL)
-"""The same within a text: a comment that does not end reaches to the end, so each is read once."""
+"""The same within a text. An unterminated comment extends to the end, so each is read once."""
 _WORD: Final = re.compile(r"[A-Za-z_][A-Za-z_0-9]*")
 _LONG_NAME: Final = re.compile(rf"[^\s()',;]{{{NAME_CHARACTERS_MAX}}}")
 _LONG: Final = "herd:long"
@@ -183,9 +183,9 @@ def parse_tree(text: str) -> exp.Expr:
     try:
         if is_hopeless(text) or has_too_many_words(tokens := _DIALECT.tokenize(text)):
             raise TooLarge(
-                f"a query has at most {WORDS_MAX} words beside constants in lists, an INSERT "
-                f"{INSERT_WORDS_MAX}",
-                hint="give values as parameters, or join a table of them",
+                f"a query may have at most {WORDS_MAX} tokens, not counting constants in lists, "
+                f"and an INSERT {INSERT_WORDS_MAX}",
+                hint="pass values as parameters, or join a table that has them",
             )
         trees = [tree for tree in _DIALECT.parser().parse(tokens, text) if tree is not None]
         if len(text) > DEPTH_MAX:
@@ -205,7 +205,7 @@ def parse_tree(text: str) -> exp.Expr:
 
 
 def _check_depth(trees: Sequence[exp.Expr]) -> None:
-    """Raise `TooLarge` for what the query engine would refuse, before anything else looks at it."""
+    """Raise `TooLarge` for nesting that the query engine would refuse, before any other step."""
     level = trees
     for _ in range(DEPTH_MAX):
         level = [child for node in level for child in node.iter_expressions()]

@@ -55,7 +55,7 @@ class Planned:
         # Asked once: to look whether something is a protocol takes longer than to run it.
         self.short = cast(Short, statement) if hasattr(statement, "start_short") else None
         self.adds = isinstance(parsed.tree, _ADDING) or parsed.word in _ADDING_WORDS
-        """Whether it adds data, for which a nearly full disk has no room."""
+        """Whether it adds data, which a nearly full disk refuses."""
         self._general: Statement | None = None
         self._right: Right | None = None
 

@@ -91,7 +91,7 @@ class QueryEngine:
         columns: ColumnSettings | None = None,
         pool: QueryPool | None = None,
     ) -> None:
-        """`pool` runs the queries of several; without it they run in threads of this process."""
+        """`pool` runs the queries of several tablespaces; without it they run in threads."""
         self._space = space
         self._prepared = PreparedQueries(space.name)
         self.workers = workers

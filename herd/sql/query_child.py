@@ -1,9 +1,9 @@
 """One query process: it answers one query after the other, for as long as the node asks.
 
 Invariants:
-- It ends when the node closes its socket, also while a query runs, and when its supervisor ends.
+- It ends when the node closes its socket, even while a query runs, and when its supervisor ends.
 - A query's time is bounded by a timer of the system: a query cannot delay it.
-- It never holds more memory than its limit allows: what asks the system for more is refused.
+- It never holds more memory than its limit allows: the system refuses further allocations.
 """
 
 import os
@@ -33,7 +33,7 @@ from herd.sql.query_settings import QuerySettings
 from herd.translating import database_error
 
 _FILE_BYTES: Final = 16 * limits.MIB
-"""An answer goes through the socket up to this size, then through a file."""
+"""Up to this size an answer goes through the socket, larger ones through a file."""
 _DUCK_SHARE: Final = 0.75
 """DuckDB's own limit: above it DuckDB spills to disk, long before the process is killed."""
 _TOGETHER_BYTES: Final = limits.MIB
@@ -47,7 +47,7 @@ _TEXT_CHARACTERS_MAX: Final = 10_000
 
 @dataclass(frozen=True, slots=True)
 class Pages:
-    """A table: the columns' names, shared pages by number without some places, other batches."""
+    """A table: column names, numbers of shared pages with places to skip, and other batches."""
 
     schema: bytes
     pages: tuple[tuple[int, tuple[int, ...]], ...]
@@ -56,14 +56,14 @@ class Pages:
 
 @dataclass(frozen=True, slots=True)
 class Streaming:
-    """A table whose rows the node gives when they are asked for."""
+    """A table whose rows the node sends on request."""
 
     schema: bytes
 
 
 @dataclass(frozen=True, slots=True)
 class Question:
-    """A query, and what it reads. `forget` are pages that nobody needs any more."""
+    """A query and its inputs. `forget` are pages that are no longer needed."""
 
     sql: str
     parameters: tuple[Any, ...]
@@ -98,9 +98,9 @@ def _limit_memory(memory_bytes: int) -> None:
 
 
 def private_bytes(pid: str, column: int = 1) -> int:
-    """What a process holds for itself; `column` 5 of statm: what it has asked for.
+    """The private memory of a process; with `column` 5 of statm, what it has allocated.
 
-    Raises `OSError` where it has ended.
+    Raises `OSError` if it has ended.
     """
     with open(f"/proc/{pid}/statm", "rb") as file:
         fields = file.read().split()
@@ -118,10 +118,10 @@ class _Child:
         self._connection: duckdb.DuckDBPyConnection | None = None
         self._first_bytes = private_bytes("self")
         self._turn = threading.Lock()
-        """Held by who sends a frame, or asks for a batch: DuckDB reads in threads of its own."""
+        """Held while a frame is sent or a batch is requested: DuckDB reads in its own threads."""
 
     def hear(self, kind: int, body: bytearray, fds: list[int]) -> None:
-        """Do what a frame says."""
+        """Execute a frame."""
         if kind == frames.PAGES:
             self._map(msgspec.msgpack.decode(body, type=frames.PageNames), fds)
         elif kind == frames.QUERY:
@@ -181,7 +181,7 @@ class _Child:
         return pa.Table.from_batches(batches, schema)
 
     def _batches(self, name: str, stream: int, schema: pa.Schema) -> Iterator[pa.RecordBatch]:
-        """What the node gives of an input. In a thread of DuckDB."""
+        """The batches of an input that the node sends. Runs in a thread of DuckDB."""
         wanted = msgspec.msgpack.encode(frames.Next(name, stream))
         while True:
             with self._turn:
@@ -201,7 +201,7 @@ class _Child:
 
 
 class _Sink:
-    """Sends an answer; a small one at once, so that the node wakes up once."""
+    """Sends an answer; a small one in one piece, so that the node wakes up once."""
 
     def __init__(self, link: socket.socket, turn: threading.Lock, folder: str) -> None:
         self._link = link
@@ -211,7 +211,7 @@ class _Sink:
         self._size_bytes = 0
 
     def send(self, schema: pa.Schema, batches: Iterator[pa.RecordBatch]) -> None:
-        """The schema and all batches; what is large through a file that has no name."""
+        """Send the schema and all batches; large ones through a file without a name."""
         self._add(frames.SCHEMA, schema.serialize())
         size_bytes = 0
         for batch in batches:
@@ -261,13 +261,13 @@ def _wrong(error: Error, spent: bool) -> frames.Wrong:
 
 
 def rows_of_file(fd: int, size_bytes_max: int) -> pa.Table:
-    """The rows of a file that a FILE frame names; closes `fd`.
+    """The rows in the file of a FILE frame; closes `fd`.
 
-    Raises `OSError`, and `ValueError` if it has more bytes.
+    Raises `OSError`, and `ValueError` if the file is too large.
     """
     with open(fd, "rb") as file:
         file.seek(0)
-        # Not mapped: a file that is cut off, or a disk that fails, would kill the node.
+        # Not mapped: a truncated file, or a disk that fails, would kill the node.
         body = file.read(size_bytes_max + 1)
     if len(body) > size_bytes_max:
         raise ValueError(f"a file of more than {size_bytes_max} bytes")

@@ -1,4 +1,4 @@
-"""What a node and its query processes say to each other, over pairs of Unix sockets.
+"""The messages between a node and its query processes, over pairs of Unix sockets.
 
     frame       u8 kind, u8 file descriptors, u64 bytes of the body; the body; the descriptors
 
@@ -12,14 +12,15 @@ A node and one process:
 
     QUERY       a pickled `Question`: written by the node, so safe to unpickle
     PAGES       numbers and sizes of shared pages, with their descriptors, before the QUERY
-    NEXT        from the process: the next batch of a stream is wanted
-    GIVE, END   that batch, or that there is none; WRONG: it cannot be read
+    NEXT        from the process: a request for the next batch of a stream
+    GIVE, END   that batch, or no more batches; WRONG: it cannot be read
     SCHEMA      from the process: the answer's; then BATCH for each of its batches
     FILE        the batches are in this file, where they are large
     DONE        the types of the columns; FAILED: an error of the database
 
 Invariants:
-- What a process says is never unpickled, and its sizes and rows are checked: it may be compromised.
+- Messages of a process are never unpickled, and their sizes and rows are checked, because the
+  process may be compromised.
 """
 
 import os
@@ -40,7 +41,7 @@ _HEADER: Final = struct.Struct(">BBQ")
 
 
 class Ended(msgspec.Struct, frozen=True, array_like=True):
-    """A process that has ended: `signal` that killed it or 0, `memory` if it held too much."""
+    """A process that has ended: the `signal` that killed it or 0; `memory`: it held too much."""
 
     number: int
     signal: int = 0
@@ -48,7 +49,7 @@ class Ended(msgspec.Struct, frozen=True, array_like=True):
 
 
 class PageNames(msgspec.Struct, frozen=True, array_like=True):
-    """Shared pages: the schema that they have, their numbers and sizes."""
+    """Shared pages: their schema, numbers and sizes."""
 
     schema: bytes
     numbers: tuple[int, ...]
@@ -63,7 +64,7 @@ class Next(msgspec.Struct, frozen=True, array_like=True):
 
 
 class Done(msgspec.Struct, frozen=True, array_like=True):
-    """The types of an answer's columns. `spent`: the process has grown and takes no more."""
+    """The types of an answer's columns. `spent`: the process has grown too much to reuse."""
 
     names: tuple[str, ...]
     spent: bool = False
@@ -80,7 +81,7 @@ class Wrong(msgspec.Struct, frozen=True, array_like=True):
 
 
 def send(link: socket.socket, kind: int, body: Any = b"", fds: Sequence[int] = ()) -> None:
-    """Send a frame; waits for room. Raises `OSError` where nobody listens any more."""
+    """Send a frame; waits until the socket accepts it. Raises `OSError` if the peer has ended."""
     view = memoryview(body).cast("B") if len(body) else memoryview(b"")
     header = _HEADER.pack(kind, len(fds), view.nbytes)
     if fds:
@@ -100,14 +101,14 @@ def framed(kind: int, body: Any) -> list[Any]:
 
 
 def send_together(link: socket.socket, parts: Sequence[Any]) -> None:
-    """Send what `framed` has made: the other side wakes up once. Raises as `send`."""
+    """Send several frames of `framed`, so that the peer wakes up once. Raises as `send`."""
     link.sendall(b"".join(parts))
 
 
 def receive(
     link: socket.socket, size_bytes_max: int | None = None
 ) -> tuple[int, bytearray, list[int]] | None:
-    """The next frame; None where the other side has ended. Raises `ValueError` for a larger one.
+    """The next frame; None if the peer has ended. Raises `ValueError` if it is too large.
 
     Nothing is allocated for a frame that is too large, and its descriptors are closed.
     """
@@ -129,7 +130,7 @@ def receive(
 
 
 def close_all(fds: Sequence[int]) -> None:
-    """Close descriptors that came with a frame and are of no use."""
+    """Close descriptors that came with a frame and are not needed."""
     for fd in fds:
         os.close(fd)
 

@@ -3,7 +3,7 @@
 Invariants:
 - No more queries run at once than the settings allow, and no user has more than a share of them.
 - A free place goes to the user with the fewest running queries; users who wait take turns.
-- A query has ended when its caller hears of it, in whatever way it ends.
+- When its caller gets a result or an error, a query has ended, in whatever way it ends.
 - Closing ends what runs, and waits for that.
 """
 
@@ -37,7 +37,7 @@ class QueryRunner(Protocol):
 
 
 class QueryPool:
-    """The turns of queries. All methods on the event loop."""
+    """Lets queries run in turn. All methods are called on the event loop."""
 
     def __init__(self, runner: QueryRunner, settings: QuerySettings) -> None:
         self._runner = runner
@@ -46,7 +46,7 @@ class QueryPool:
         share = min(settings.share, max(1, settings.holding // 2))
         self._holding = _Places(settings.holding, share, settings.waiting_max)
         self._jobs: dict[asyncio.Task[pa.Table], object] = {}
-        """The queries that run or wait, and whose they are."""
+        """The queries that run or wait, with their owners."""
         self.busy = 0
         """The number of running queries."""
         self._closed = False
@@ -54,11 +54,10 @@ class QueryPool:
     async def run(
         self, make: Callable[[], Work], *, owner: object = None, holding: bool = False
     ) -> pa.Table:
-        """Run a query. `make` is called on the loop when there is room, just before it starts.
+        """Run a query. `make` is called on the loop when a place is free, just before it starts.
 
-        `owner` is who may end it with `end`. `holding`: others wait for locks that whoever asks
-        this holds. Raises the database's errors. A caller that is cancelled waits for the query's
-        end.
+        `owner` identifies it for `end`. `holding`: the caller holds locks, for which others may
+        wait. Raises the database's errors. A caller that is cancelled waits for the query's end.
         """
         if self._closed:
             raise errors.InterfaceError("the query engine is closed")
@@ -78,7 +77,7 @@ class QueryPool:
                 await until_done(job)
 
     async def end(self, owner: object) -> None:
-        """End the queries of an owner, which asks none any more, and wait for that."""
+        """End the queries of an owner, which starts no more, and wait until they have ended."""
         while jobs := [job for job, whose in self._jobs.items() if whose is owner]:
             await _cancel(jobs)
 
@@ -117,8 +116,8 @@ class QueryPool:
                 await places.enter(user)
         except TimeoutError:
             raise errors.OperationalError(
-                f"other queries have kept this one waiting for {self._settings.wait_timeout_ms} ms",
-                hint="cancel those, or try it again",
+                f"this query has waited {self._settings.wait_timeout_ms} ms for other queries",
+                hint="cancel those, or try again",
             ) from None
 
     async def _answer(self, work: Work) -> pa.Table:
@@ -144,7 +143,7 @@ class _Places:
         """By user, in the order in which each began to wait."""
 
     def full(self, user: str) -> bool:
-        """Whether a user would wait."""
+        """Whether a user would have to wait."""
         # Without users there is nobody to share with.
         share = self._share if user else self._count
         return self._free <= 0 or self._running[user] >= share
@@ -157,7 +156,7 @@ class _Places:
         queue = self._waiting.setdefault(user, deque())
         if len(queue) >= self._waiting_max:
             raise errors.OperationalError(
-                f"{len(queue)} queries of this user wait already", hint="try it again later"
+                f"{len(queue)} queries of this user wait already", hint="try again later"
             )
         turn: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         queue.append(turn)
@@ -171,7 +170,7 @@ class _Places:
             raise
 
     def leave(self, user: str) -> None:
-        """Give a place back."""
+        """Release a place."""
         self._free += 1
         self._running[user] -= 1
         if not self._running[user]:
@@ -188,7 +187,7 @@ class _Places:
             turn = self._waiting[user][0]
             self._forget(user, turn)
             if user in self._waiting:
-                # The others come first the next time.
+                # Next time, the other users come first.
                 self._waiting[user] = self._waiting.pop(user)
             if not turn.done():
                 self._take(user)

@@ -1,12 +1,12 @@
-"""Queries in processes of their own, so that no query can exhaust a node's memory or block it.
+"""Queries in separate processes, so that no query can exhaust a node's memory or block it.
 
-Each process answers one query at a time. A thread of the node talks to it; pages of tables are
-mapped by both, so that no rows are copied. A query that has to end is ended by killing its process.
+Each process answers one query at a time. A thread of the node talks to it; both map the pages of
+tables, so that no rows are copied. To end a query, its process is killed.
 
 Invariants:
 - A process runs one query or is idle. It is not reused unless its last answer was read to its end.
-- A process is kept idle for seconds only, for what it has mapped stays in memory.
-- A query that runs for long lets all others go first, and its process is not used again.
+- An idle process is kept only for seconds, because the pages that it has mapped stay in memory.
+- A query that runs for long gets the lowest priority, and its process is not used again.
 """
 
 import asyncio
@@ -46,15 +46,15 @@ from herd.translating import database_error
 from herd.turns import until_done
 
 SHARED_BYTES_MIN: Final = 256 * limits.KIB
-"""A smaller page is copied for each query: it would need a file descriptor for as long as it is."""
+"""A smaller page is copied for each query, because sharing it would need a file descriptor."""
 _SLOW_S: Final = 0.25
-"""A query that has run for so long lets others go first."""
+"""A query that has run for this long gets the lowest priority."""
 _IDLE_S: Final = 5.0
 _ENVIRONMENT: Final = ("PATH", "HOME", "LANG", "LC_ALL", "LD_LIBRARY_PATH", "TMPDIR", "TZ")
-"""What query processes need of the node's environment; there may be secrets in the rest."""
+"""The variables that query processes get; the rest of the environment may have secrets."""
 _ENDED_S: Final = 5.0
 _ANSWER_EXTRA_BYTES: Final = 64 * limits.MIB
-"""What an answer's frames may have beside its rows; a process that sends more is broken."""
+"""The bytes that an answer's frames may have beyond its rows; with more, a process is broken."""
 _KINDS: Final[dict[str, type[errors.Error]]] = {
     name: kind
     for name, kind in vars(errors).items()
@@ -64,11 +64,11 @@ _KINDS: Final[dict[str, type[errors.Error]]] = {
 
 @asynccontextmanager
 async def query_processes(memory_bytes: int, folder: Path) -> AsyncIterator[QueryPool | None]:
-    """The queries of a server, each in a process of its own, as long as the block lasts.
+    """The queries of a server, each in its own process, as long as the block lasts.
 
-    A query holds `memory_bytes` at most. The first query makes `folder` anew, for files: what
-    killed processes have left in it is deleted. None where the system is not
-    Linux: queries run in threads then.
+    A query may hold `memory_bytes`. The first query creates `folder` again, for its files, and
+    deletes the files that killed processes have left there. None if the system is not Linux:
+    queries then run in threads.
     """
     if sys.platform != "linux":
         yield None
@@ -95,7 +95,7 @@ class QueryProcesses:
     """Runs queries in processes (Linux). All methods on the event loop."""
 
     def __init__(self, workers: Workers, settings: QuerySettings) -> None:
-        """`workers` have a thread for each query that may run at once."""
+        """`workers` has a thread for each query that may run at the same time."""
         self._workers = workers
         self._settings = settings
         self._loop = asyncio.get_running_loop()
@@ -152,7 +152,7 @@ class QueryProcesses:
         return await asyncio.shield(self._opening)
 
     def _was_opened(self, opening: "asyncio.Future[_Supervisor]") -> None:
-        """Keep it, also if nobody waits for it any more."""
+        """Keep the supervisor, even if nobody waits for it any more."""
         self._opening = None
         if not opening.cancelled() and opening.exception() is None:
             self._supervisor = opening.result()
@@ -182,7 +182,7 @@ class QueryProcesses:
 
 
 class _Supervisor:
-    """The process that makes the others. All methods but `close` on the event loop."""
+    """The process that forks the others. All methods except `close` run on the event loop."""
 
     def __init__(
         self,
@@ -192,7 +192,7 @@ class _Supervisor:
         answer_bytes_max: int,
     ) -> None:
         self.ended = False
-        """Whether it makes none any more."""
+        """Whether it can create no more processes."""
         self._link = link
         self._child = child
         self._folder = folder
@@ -201,7 +201,7 @@ class _Supervisor:
         self._processes: dict[int, _Process] = {}
 
     def fork(self) -> "_Process":
-        """Another process."""
+        """Create a query process."""
         here, there = socket.socketpair()
         with there:
             process = _Process(self, self._numbers, here, self._answer_bytes_max)
@@ -211,12 +211,12 @@ class _Supervisor:
         return process
 
     def tell(self, kind: int, number: int, fds: list[int] | None = None) -> None:
-        """Tell it something of a process. It is told nothing once it has ended."""
+        """Send a message about a process. Nothing is sent once the supervisor has ended."""
         with contextlib.suppress(OSError):
             frames.send(self._link, kind, number.to_bytes(8, "big"), fds or [])
 
     def close(self) -> None:
-        """End it, and with it all processes. In a thread."""
+        """End it and all its processes. Called in a thread."""
         with contextlib.suppress(OSError):
             self._link.shutdown(socket.SHUT_RDWR)
         self._child.wait()
@@ -238,7 +238,7 @@ class _Supervisor:
             process.ended.set_result(told)
 
     def stop_listening(self) -> None:
-        """Read no more messages: it ends, and all its processes with it. May be called twice."""
+        """Read no more messages. It ends, with all its processes. May be called twice."""
         asyncio.get_running_loop().remove_reader(self._link)
         self.ended = True
         while self._processes:
@@ -247,7 +247,7 @@ class _Supervisor:
 
 
 def _start(settings: QuerySettings, before: _Supervisor | None) -> _Supervisor:
-    """In a thread, after the one before has ended. Raises `StorageFailed`."""
+    """Start it, in a thread, after the previous one has ended. Raises `StorageFailed`."""
     if before is not None:
         before.close()
     try:
@@ -296,7 +296,9 @@ class _Process:
         self._link = link
         self._answer_bytes_max = answer_bytes_max
         self._clean = True
-        """Whether its last answer came to an end, and nothing of it is on its way."""
+        """Whether its last answer was read to the end, so that nothing of it is still in the
+        socket.
+        """
         self._slow = self._killed = False
         self._known: weakref.WeakValueDictionary[int, SharedBatch] = weakref.WeakValueDictionary()
         self._told: set[int] = set()
@@ -304,28 +306,28 @@ class _Process:
 
     @property
     def spent(self) -> bool:
-        """Whether it is asked nothing more."""
+        """Whether it gets no more queries."""
         return self._slow or self._killed or not self._clean
 
     def slow(self) -> None:
-        """Let all others go first from now on."""
+        """Give it the lowest priority from now on."""
         self._slow = True
         self._supervisor.tell(frames.SLOW, self.number)
 
     def kill(self) -> None:
-        """End it while a thread may talk to it."""
+        """End it, even while a thread talks to it."""
         self._killed = True
         self._supervisor.tell(frames.KILL, self.number)
         with contextlib.suppress(OSError):
             self._link.shutdown(socket.SHUT_RDWR)
 
     def close(self) -> None:
-        """End it. Nobody talks to it any more."""
+        """End it, when no thread talks to it any more."""
         self.kill()
         self._link.close()
 
     def answer(self, work: Work) -> pa.Table:
-        """Run a query. Its errors are the database's, and refer to nothing of the query."""
+        """Run a query. Raises the database's errors, which keep no reference to the query."""
         self._clean = False
         try:
             return self._answer(work)
@@ -337,7 +339,7 @@ class _Process:
         streams: dict[str, Stream] = {}
         inputs: dict[str, Pages | Streaming] = {}
         shared: dict[int, SharedBatch] = {}
-        """Kept until the answer: the process must not forget what the query names."""
+        """Kept until the answer: the process must not forget pages that the query names."""
         for name, make in work.inputs.items():
             made = make()
             if isinstance(made, TablePages):
@@ -358,12 +360,12 @@ class _Process:
             raise self._ending() from None
         except (ValueError, TypeError, LookupError, msgspec.MsgspecError) as error:
             raise errors.InternalError(
-                f"the query's process answered what cannot be read: {error}",
+                f"the answer of the query's process cannot be read: {error}",
                 hint="rewrite the statement",
             ) from None
 
     def _pages(self, made: TablePages, shared: dict[int, SharedBatch]) -> Pages:
-        """What names a table's pages; adds those that are shared."""
+        """The names of a table's pages; adds the shared ones to `shared`."""
         names, pages, batches = made.schema.names, [], []
         for page, places in made.pages:
             one = page.share() if page.size_bytes >= SHARED_BYTES_MIN else None
@@ -377,7 +379,7 @@ class _Process:
         return Pages(_schema(made.schema), tuple(pages), tuple(batches))
 
     def _share(self, new: list[SharedBatch]) -> None:
-        """Let the process map pages; those of one frame have one schema."""
+        """Let the process map pages; all pages of one frame have the same schema."""
         by_schema: dict[bytes, list[SharedBatch]] = {}
         for one in new:
             by_schema.setdefault(_schema(one.schema), []).append(one)
@@ -392,10 +394,10 @@ class _Process:
                 self._known.update({one.number: one for one in some})
 
     def _heard(self, streams: dict[str, Stream]) -> pa.Table:
-        """What it answers; gives it the batches that it asks for meanwhile.
+        """Receive its answer, and send the batches that it asks for meanwhile.
 
-        Where a frame is not what a process sends, raises `ValueError`, `TypeError`, `LookupError`
-        or `MsgspecError`.
+        Raises `ValueError`, `TypeError`, `LookupError` or `MsgspecError` for a frame that a
+        correct process never sends.
         """
         schema: pa.Schema | None = None
         batches: list[pa.RecordBatch] = []
@@ -435,7 +437,7 @@ class _Process:
         try:
             batch = next(batches, None)
         except Exception:
-            # Who made the batches has kept the error: it is told when the query has ended.
+            # The maker of the batches has kept the error, which is raised when the query has ended.
             frames.send(self._link, frames.WRONG)
             return
         if batch is None:
@@ -444,7 +446,7 @@ class _Process:
             frames.send(self._link, frames.GIVE, batch.serialize())
 
     def _ending(self) -> errors.Error:
-        """Why it has ended without an answer."""
+        """The error for a process that has ended without an answer."""
         if self._killed:
             return errors.OperationalError("the query was cancelled")
         try:
@@ -453,7 +455,7 @@ class _Process:
             told = frames.Ended(self.number)
         if told.memory:
             return errors.TooLarge(
-                "the query needed more memory than a query may hold", hint="ask for less at a time"
+                "the query needed more memory than one query may use", hint="ask for less at a time"
             )
         if told.signal == signal.SIGALRM:
             return errors.OperationalError(
@@ -462,11 +464,11 @@ class _Process:
         if told.signal == signal.SIGKILL:
             return errors.OperationalError(
                 "the query's process was killed by the system",
-                hint="the machine may have no memory left; try it again",
+                hint="the machine may have no memory left; try again",
             )
         if not told.signal:
             return errors.OperationalError(
-                "the query's process did not start, or ended by itself", hint="try it again"
+                "the query's process did not start, or ended by itself", hint="try again"
             )
         return errors.InternalError(
             f"the query's process ended (signal {told.signal})", hint="rewrite the statement"
@@ -474,7 +476,7 @@ class _Process:
 
 
 def _copied(made: Any) -> Pages:
-    """A small table as it is."""
+    """A small table without sharing."""
     table = made if isinstance(made, pa.Table) else pa.table(made)
     batches = tuple(_body(batch) for batch in table.to_batches())
     return Pages(_schema(table.schema), (), batches)

@@ -7,21 +7,21 @@ from engine import limits
 
 CONNECTIONS: Final = 4
 HOLDING: Final = 2
-"""So many queries run at a time on a server, and so many more that hold locks."""
+"""How many queries a server runs at a time, and how many more that hold locks."""
 PROCESS_BYTES: Final = 16 * limits.MIB
-"""What a query's process holds at rest, beside what all of them have in common."""
+"""The memory of an idle query process, without what all of them share."""
 
 
 @dataclass(frozen=True, slots=True)
 class QuerySettings:
     """Bounds of queries. Sizes in bytes.
 
-    `connections` queries run at a time, each with DuckDB's `threads`, and `holding` more of
-    transactions that hold locks: those never wait for others' long queries alone. A user has
-    `share` of them at most (0: as many as there are), and `waiting_max` that wait.
-    `memory_bytes` is what DuckDB may hold; above that it spills to disk, `disk_bytes` at most.
-    `result_bytes_max` bounds one answer.
-    A query waits `wait_timeout_ms` at most for its turn and runs `run_timeout_ms` at most.
+    `connections` queries run at a time, each with `threads` of DuckDB, and `holding` more for
+    transactions that hold locks, so that these never wait only for other users' long queries. A
+    user may have `share` of them (0: all), and `waiting_max` that wait. `memory_bytes` is what
+    DuckDB may hold; above that it spills to disk, `disk_bytes` at most. `result_bytes_max` bounds
+    one answer. A query waits at most `wait_timeout_ms` for its turn and runs at most
+    `run_timeout_ms`.
     """
 
     connections: int = 2
@@ -35,4 +35,4 @@ class QuerySettings:
     disk_bytes: int = 16 * 1024 * limits.MIB
     result_bytes_max: int = 1024 * limits.MIB
     temporary: str = ""
-    """Where those files lie; "": in the system's folder for such."""
+    """The folder of those files; "": the system's folder for temporary files."""

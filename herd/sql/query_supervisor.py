@@ -1,11 +1,11 @@
-"""`python -m herd.sql.query_supervisor FD`: makes a node's query processes, and ends them.
+"""`python -m herd.sql.query_supervisor FD`: forks a node's query processes, and ends them.
 
-It has what queries need in memory and does nothing but wait, so a process of its own is made from
-it in milliseconds, by fork from a process with a single thread.
+It has loaded everything that queries need, and has a single thread that only waits, so it can fork
+a query process within milliseconds.
 
 Invariants:
-- A process that holds more memory than its limit is killed, whatever it does, and whatever the node
-  does meanwhile.
+- A process that holds more memory than its limit is killed, whatever the process and the node are
+  doing.
 - Only a process that has not been waited for is sent a signal: its pid cannot have been reused.
 - No query process outlives the supervisor, and the supervisor does not outlive the node.
 - A process's files are deleted when it ends.
@@ -35,7 +35,7 @@ _WATCH_S: Final = 0.02
 _SLOW_NICE: Final = 10
 _PR_SET_PDEATHSIG: Final = 1
 _OOM_FIRST: Final = 1000
-"""Of all processes of a machine that has no memory left the system kills these first."""
+"""If a machine has no memory left, the system kills these processes first."""
 
 
 class Start(msgspec.Struct, frozen=True, array_like=True):
@@ -60,7 +60,7 @@ def main() -> None:
     if frame is None:
         return
     start = msgspec.msgpack.decode(frame[1], type=Start)
-    assert threading.active_count() == 1, "a fork takes no thread along"
+    assert threading.active_count() == 1, "a fork copies no other threads"
     gc.collect()
     gc.freeze()
     _Supervisor(link, start).serve()
@@ -116,7 +116,7 @@ class _Supervisor:
         except OSError:
             with contextlib.suppress(OSError):
                 os.rmdir(folder)
-            # Without a process the other end of the socket is closed: the node sees that.
+            # Without a process, the other end of the socket is closed, which the node notices.
             os.close(fd)
             self._tell(frames.Ended(number))
             return
@@ -147,13 +147,13 @@ class _Supervisor:
             self._tell(frames.Ended(process.number, number, process.memory))
 
     def _remove(self, folder: str) -> None:
-        """Remove a process's folder; large files take long, so a process of its own does it."""
+        """Remove a process's folder, in another process, because large files take long."""
         try:
             os.rmdir(folder)
         except OSError:
             with contextlib.suppress(OSError):
                 if os.fork() == 0:
-                    # The node must see when this supervisor has ended.
+                    # The node must notice when this supervisor has ended.
                     self._link.close()
                     shutil.rmtree(folder, ignore_errors=True)
                     os._exit(0)
@@ -179,7 +179,7 @@ def _run(fd: int, settings: QuerySettings, folder: str, parent: int) -> NoReturn
 
 
 def _slow(pid: int) -> None:
-    """Let all others go first from now on."""
+    """Give a process the lowest priority from now on."""
     with contextlib.suppress(OSError):
         for thread in os.listdir(f"/proc/{pid}/task"):
             with contextlib.suppress(OSError):

@@ -1,14 +1,14 @@
 """Which tables a query means: its names, looked up in a catalog and replaced.
 
 Invariants:
-- A name of a CTE hides a table's, in the query that has the CTE and below, nowhere else. Each CTE
-  gets a name of its own: what the query engine takes for another table than this module does is
-  not found there, and is never one of the engine's own.
+- The name of a CTE hides a table's name in the query that has the CTE and below, and nowhere else.
+  Each CTE gets a new unique name. So if the query engine resolves a name differently from this
+  module, it finds no table, and never one of its own system tables.
 - A view's text is resolved by itself: no CTE of who uses it reaches into it.
 - Each place where a table stands is a source of its own, with the columns that may be asked of it:
   perhaps more than needed, never fewer.
-- After it, no name in the tree but those of sources and CTEs is the name of a table, and each
-  function in it may be called.
+- Afterwards, all table names in the tree are those of sources and CTEs, and every function in it
+  may be called.
 - What is read of a checkpoint is as that checkpoint defines it, whatever became of it since.
 """
 
@@ -103,9 +103,9 @@ class _Resolver:
         self._ctes = 0
 
     def visit(self, node: exp.Expr, hidden: Mapping[str, str], depth: int) -> None:
-        """Resolve what is below a node; `hidden` says which names are those of CTEs, and of which.
+        """Resolve the tree below a node; `hidden` maps names to the CTEs that they mean.
 
-        Raises `NotSupportedError` for what may not be called, and for what changes something.
+        Raises `NotSupportedError` for functions that may not be called, and for changes.
         """
         ctes = node.args.get("with_")
         if isinstance(ctes, exp.With):
@@ -128,7 +128,7 @@ class _Resolver:
     def _cte(
         self, cte: exp.CTE, recursive: bool, hidden: Mapping[str, str], depth: int
     ) -> Mapping[str, str]:
-        """Resolve a CTE and name it anew; which names are hidden after it."""
+        """Resolve and rename a CTE; returns the names that are hidden after it."""
         after = {**hidden, cte.alias.lower(): f"c:{self._ctes}"}
         self._ctes += 1
         own = recursive and isinstance(cte.this, exp.Union)
@@ -236,7 +236,7 @@ def _rename(node: exp.Table, name: str) -> None:
 def _no_table(node: exp.Expr) -> NotSupportedError:
     return NotSupportedError(
         f"{node.sql()[:60]} in the place of a table",
-        hint="only generate_series, range, unnest and VALUES may stand there beside tables",
+        hint="apart from tables, only generate_series, range, unnest and VALUES are allowed there",
         place=place_of(node),
     )
 

@@ -7,9 +7,9 @@
     DROP TABLESPACE [IF EXISTS] name
     CREATE TABLESPACE 'name','leader:a','replica:a,b','expectedreplicacount:2','wait:60000'
 
-`replicas` is how many there should be, DEFAULT and nothing at all are as many as the settings of
-the cluster say; `nodes` where; `leader` '' lets any replica lead; `wait` is
-how long, in milliseconds, to wait until somebody leads, or the node that was named.
+`replicas` is how many there should be; DEFAULT, or no `replicas` at all, means the cluster's
+default; `nodes` says where; `leader` '' lets any replica lead; `wait` is how long, in milliseconds,
+to wait until somebody leads, or the node that was named.
 
 Invariants:
 - A tablespace is no part of a transaction: inside one these statements are refused.
@@ -55,7 +55,7 @@ class Wanted:
     """IF EXISTS, or IF NOT EXISTS."""
     expected: int | None = None
     by_default: bool = False
-    """As many replicas as the settings of the cluster say."""
+    """The cluster's default number of replicas."""
     nodes: list[str] | None = None
     leader: str | None = None
     wait_ms: int | None = None

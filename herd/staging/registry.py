@@ -152,7 +152,7 @@ async def _drop(client: LedgerClient, tablespace: str, name: str, ledger_id: int
     try:
         await client.delete_ledger(ledger_id)
     except NotFound:
-        # It was deleted, or will still be created: a later look at its name will tell.
+        # It was deleted, or will still be created: a later check will show which.
         return
     await client.store.delete(f"{_FOLDER}/{tablespace}/{name}")
 

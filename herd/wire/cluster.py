@@ -251,9 +251,9 @@ class ClusterHerd(RemoteHerd):
         return sorted(await self._commands.spaces())
 
     async def make(self, name: str) -> None:
-        """Make a tablespace, if it is not there, of as many replicas as the cluster's settings say.
+        """Create a tablespace with the cluster's default number of replicas, if it does not exist.
 
-        Those for which there is no node yet are added when one comes.
+        Replicas for which there is no node yet are added when one joins.
         """
         if name.lower() in await self._commands.spaces():
             return
@@ -282,11 +282,11 @@ class ClusterHerd(RemoteHerd):
         await write_checkpoint(self._client, name, None, self.workers, disk, file.name)
 
     async def restore(self, path: str | PathLike[str], name: str) -> None:
-        """Make a tablespace, which must not be there yet, of a backup's file of this machine.
+        """Create a tablespace, which must not exist yet, from a backup's file on this machine.
 
         The file is read and checked here, and its rows pass through a state in a folder for
-        temporary files. The tablespace is there, with the usual number of replicas, once all of it
-        is durable; if anything fails it is not, and its name is free a moment later.
+        temporary files. The tablespace exists, with the default number of replicas, once all of
+        it is durable; if anything fails, it does not, and its name is free a moment later.
         Raises `ProgrammingError`, `OperationalError`, `LeaderUnavailable`, `StorageFailed` for a
         file that is damaged or cut short, `OSError` for one that cannot be read.
         """

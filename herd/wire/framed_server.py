@@ -5,8 +5,8 @@ Frames are those of `herd.wire.framing`.
 Invariants:
 - Calls of one connection begin in the order in which they came.
 - A connection of which nothing was heard for a lease ends, and with it what its guest began.
-- What a peer may make the server hold is bounded: calls running, calls arriving, answers not taken.
-  No user has more than half of the room for calls.
+- What a peer may make the server hold is bounded: running calls, arriving calls, answers that were
+  not fetched. No user may take more than half of the memory for calls.
 - A call that cannot be read is answered like any other that is wrong.
 """
 
@@ -30,11 +30,11 @@ from herd.wire.service import HerdService
 
 _FRAME_OVERHEAD_BYTES: Final = 4_096
 _PART_BYTES_MIN: Final = 1_024
-"""A part of a call counts as so many bytes at least."""
+"""A part of a call counts as at least this many bytes."""
 _SMALL_BYTES: Final = 1_024
-"""Calls of this size are always taken: what commits, cancels or ends something is one of them."""
+"""Calls up to this size are always accepted, because commits, cancels and closes are small."""
 _SHARE: Final = 2
-"""A user may have one in so many of the bytes of all calls."""
+"""A user may have this fraction (one in ...) of the bytes of all calls."""
 
 
 class SessionServer(ConnectionServer["SessionConnection"]):
@@ -55,7 +55,7 @@ class SessionServer(ConnectionServer["SessionConnection"]):
         self.settings = service.settings
         self.admit = admit
         self.calls_bytes = 0
-        """The size of all calls that arrive or are under way."""
+        """The size of all calls that arrive or are in progress."""
         self._calls_of: Counter[str] = Counter()
         super().__init__(
             partial(SessionConnection, self),
@@ -66,14 +66,14 @@ class SessionServer(ConnectionServer["SessionConnection"]):
         )
 
     def count(self, size_bytes: int, user: str) -> None:
-        """Count what arrives or is under way of a user's, or no more."""
+        """Add to, or subtract from, the size of a user's calls that arrive or are in progress."""
         self.calls_bytes += size_bytes
         self._calls_of[user] += size_bytes
         if not self._calls_of[user]:
             del self._calls_of[user]
 
     def is_full(self, user: str, more_bytes: int = 0) -> bool:
-        """Whether there is no room for more of a user's, "" for who came by the secret."""
+        """Whether a user may not send more now; "" is a client that proved the secret."""
         limit = self.settings.calls_bytes_max
         if self.calls_bytes + more_bytes > limit:
             return True
@@ -194,11 +194,12 @@ class SessionConnection(ServedCalls):
 
     def _refuse_call(self, request: int, *, full: bool) -> None:
         error = TooLarge(
-            f"a call has at most {self._settings.call_bytes_max} bytes", hint="do it in parts"
+            f"a call may have at most {self._settings.call_bytes_max} bytes", hint="do it in parts"
         )
         if full:
             error = TooLarge(
-                "too much arrives or is under way at once", hint="wait for answers, or do less"
+                "too many bytes of calls arrive or are in progress at once",
+                hint="wait for answers, or send less at a time",
             )
         self._send(request, encode(failed(error)))
 
@@ -209,7 +210,7 @@ class SessionConnection(ServedCalls):
 
     @property
     def _user(self) -> str:
-        """Whose calls they are, "" for who came by the secret."""
+        """The user whose calls they are; "" for a client that proved the secret."""
         return self.caller.principal.name if self.caller.passing else ""
 
     def _answer_later(
@@ -223,7 +224,7 @@ class SessionConnection(ServedCalls):
         self._server.count(size_bytes, self._user)
 
         def end(_: "asyncio.Task[None]") -> None:
-            # One that is cancelled before it has begun would never begin this.
+            # A task that is cancelled before it has begun would never run this.
             work.close()
             self._server.count(-size_bytes, self._user)
             self._go_on_with_calls()
@@ -272,7 +273,7 @@ class SessionConnection(ServedCalls):
 
 
 class _Arriving:
-    """A call of which a part has come."""
+    """A call of which only a part has arrived."""
 
     __slots__ = ("parts", "size_bytes")
 

@@ -32,7 +32,7 @@ SERVICE: Final = "herdbook.v1.Tablespaces"
 _SCAN_COUNT: Final = 500
 _KEYS_MAX: Final = 10_000
 _VALUES_MAX: Final = 1_000_000
-"""Of one message, which is at most an eighth of the largest call over frames."""
+"""The limit for one message, which is at most an eighth of the largest call over frames."""
 _values = msgspec.msgpack.Decoder(ext_hook=unpack_extension)
 
 
@@ -130,7 +130,7 @@ class TablespaceCalls:
                 rows += part
                 value_count += len(part) + sum(map(len, part))
                 if value_count > self._values_max:
-                    raise TooLarge(f"a call has at most {self._values_max:,} values")
+                    raise TooLarge(f"a call may have at most {self._values_max:,} values")
             lease = self._leases.find(token)
             call = messages.ExecuteMany(lease.number, _KEEP_MODE, text, rows)
             reply = self._executed(await self._leases.ask(lease, call))

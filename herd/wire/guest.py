@@ -153,7 +153,7 @@ class Guest:
             call = await self.service.workers.run(partial(self._decoded, data))
         except Error as error:
             return encode(failed(error))
-        # It is not needed beside what was made of it.
+        # The message is not needed once it is decoded.
         del data
         return await self._encoded(call)
 

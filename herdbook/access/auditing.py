@@ -1,4 +1,4 @@
-"""Where the lines of the audit go: a file that rotates, or the program's log.
+"""Writes the lines of the audit to a file that rotates, or to the program's log.
 
     [audit]
     folder = "/var/log/herdbook"           # one file a kind of server; without it: the log
@@ -6,7 +6,7 @@
 Invariants:
 - Nobody but the user who runs the server reads the files.
 - A full file is put aside, at most `FILES` of them are kept.
-- A file that another program has moved or deleted, as `logrotate` does, is made anew.
+- If another program, such as `logrotate`, moves or deletes a file, a new one is created.
 """
 
 import logging
@@ -64,7 +64,7 @@ class _OwnFile(RotatingFileHandler):
         return open(self.baseFilename, self.mode, encoding=self.encoding, opener=opener)
 
     def emit(self, record: logging.LogRecord) -> None:
-        """Write a line to the file that has the name now."""
+        """Write a line to the file that has the name at this moment."""
         if self.stream is not None and not self._has_name(self.stream.fileno()):
             self.stream.close()
             self.stream = None

@@ -1,11 +1,11 @@
 """Who knows the users of a store: the rows of its system tablespace, asked seldom.
 
 Invariants:
-- An answer is at most `FRESH_S` old. Where the rows cannot be reached, or take longer than
-  `PATIENCE_S`, it may be up to `STALE_S` old; after that nobody is known, and that is said.
-- Whoever asks for something that is not known waits for at most `WAIT_S`: longer than it takes
-  until another node leads the tablespace of users.
-- A name that is not known and a password that is wrong take the same steps and get the same words.
+- An answer is at most `FRESH_S` old. If the rows cannot be reached, or take longer than
+  `PATIENCE_S`, it may be up to `STALE_S` old; after that nobody is known, and callers get an error.
+- A caller waits for an unknown answer for at most `WAIT_S`, which is longer than it takes until
+  another node leads the tablespace of users.
+- An unknown name and a wrong password take the same steps and get the same message.
 """
 
 import asyncio
@@ -53,7 +53,7 @@ class StoreAuthenticator:
     """An `engine.access.port.Authenticator` over the rows of users."""
 
     def __init__(self, rows: UserRows, keys: Keys, clock: Clock, threads: Threads) -> None:
-        """`keys` are for the tokens of sessions: all that take them are given the same."""
+        """`keys` are for the tokens of sessions; all servers that accept them get the same keys."""
         self.rows = rows
         self._keys = keys
         self._clock = clock
@@ -88,7 +88,7 @@ class StoreAuthenticator:
         mark, _, rest = token.partition("_")
         token_id = rest.partition("_")[0] if mark == TOKEN_MARK else ""
         if len(token_id) != TOKEN_ID_CHARACTERS:
-            # It is not looked up: what is known of thousands of tokens is kept for a while.
+            # Not looked up again: answers for thousands of tokens are kept for a while.
             raise AccessRefused(_TOKEN_REFUSED)
         found = await self._lately(("token", token_id), lambda: self.rows.token(token_id))
         expected = found.digest if found is not None else bytes(32)
@@ -120,9 +120,9 @@ class StoreAuthenticator:
         return sign(Claims(SESSION, known.name, expires_ms, (), known.made_ms), self._keys()[0])
 
     async def _lately(self, what: Hashable, ask: Callable[[], Coroutine[Any, Any, T]]) -> T:
-        """What is known of a thing, looked up anew if that was a while ago.
+        """A cached answer, looked up again if it is old.
 
-        Raises `MetadataUnavailable` where that takes longer than `WAIT_S`, and what `ask` raises.
+        Raises `MetadataUnavailable` if that takes longer than `WAIT_S`, and what `ask` raises.
         """
         now_s = self._clock.monotonic()
         kept = self._kept.get(what)
@@ -134,8 +134,8 @@ class StoreAuthenticator:
             await asyncio.wait((looking.task,), timeout=WAIT_S)
             if not looking.task.done():
                 raise MetadataUnavailable(
-                    f"users could not be looked up in {WAIT_S:g} s: the tablespace {SYSTEM} has no "
-                    "leader, or it does not answer; try again in a moment"
+                    f"users could not be looked up within {WAIT_S:g} s: the tablespace {SYSTEM} "
+                    "has no leader, or it does not answer; try again in a moment"
                 )
             return looking.task.result()  # type: ignore[no-any-return]
         left_s = max(0.0, looking.begun_s + PATIENCE_S - now_s)

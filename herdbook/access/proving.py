@@ -1,10 +1,10 @@
-"""Threads in which passwords are looked at, and whose turn it is.
+"""Threads that check passwords, and the queue for them.
 
-To look at one takes milliseconds by design, and strangers decide how often it is done.
+Checking one takes milliseconds by design, and unknown clients decide how often it is done.
 
 Invariants:
-- However many passwords wait to be looked at, nothing but other passwords waits for them.
-- No more wait than may, and none for long: one more is refused at once.
+- However many passwords wait to be checked, only other passwords wait for them.
+- The number of waiting passwords and their time are limited: further ones are refused at once.
 """
 
 import asyncio
@@ -27,11 +27,11 @@ class PasswordThreads:
 
 
 class TooManyWait(Exception):
-    """No more may wait for their turn, or it did not come in time. Try again in a moment."""
+    """Too many passwords wait already, or the turn did not come in time. Try again in a moment."""
 
 
 class Turns:
-    """Lets `at_once` do something at a time, and `waiting_max` more wait, none over `wait_s`."""
+    """Lets `at_once` callers work at a time, and `waiting_max` more wait for up to `wait_s`."""
 
     def __init__(self, at_once: int, waiting_max: int, wait_s: float) -> None:
         assert at_once > 0 and waiting_max >= 0 and wait_s > 0
@@ -42,7 +42,7 @@ class Turns:
 
     @asynccontextmanager
     async def turn(self) -> AsyncIterator[None]:
-        """A block for one of them. Raises `TooManyWait`."""
+        """Wait for a turn, which lasts as long as the block. Raises `TooManyWait`."""
         if not self._free.locked():
             await self._free.acquire()
         else:
@@ -54,12 +54,12 @@ class Turns:
 
     async def _wait(self) -> None:
         if self._waiting >= self._waiting_max:
-            raise TooManyWait("too many passwords wait to be looked at")
+            raise TooManyWait("too many passwords wait to be checked")
         self._waiting += 1
         try:
             async with asyncio.timeout(self._wait_s):
                 await self._free.acquire()
         except TimeoutError:
-            raise TooManyWait("passwords are looked at too slowly") from None
+            raise TooManyWait("checking passwords takes too long") from None
         finally:
             self._waiting -= 1

@@ -31,7 +31,7 @@ from herd.types import BIGINT, TEXT, ColumnType, Kind
 
 TOKEN_MARK: Final = "hbt"
 PASSWORD_CHARACTERS_MIN: Final = 8
-"""So long is a password that is set; those of before may be shorter."""
+"""The minimum length of a new password; older ones may be shorter."""
 _ID_BYTES: Final = 8
 TOKEN_ID_CHARACTERS: Final = 2 * _ID_BYTES
 _SECRET_BYTES: Final = 32
@@ -169,10 +169,10 @@ class UserRows:
     # Changing
 
     async def add(self, name: str, password: str = "", *, admin: bool = False) -> None:
-        """Add a user. Without a password they come by token alone.
+        """Add a user. Without a password, the user can log in only with a token.
 
-        Raises `InvalidRequest` for a name that is taken, for what none can be, and for a password
-        of less than `PASSWORD_CHARACTERS_MIN` characters.
+        Raises `InvalidRequest` for a name that is taken or invalid, and for a password with fewer
+        than `PASSWORD_CHARACTERS_MIN` characters.
         """
         name, verifier = prepared_name(name), self._verifier(password)
         if name in _RESERVED:
@@ -261,9 +261,7 @@ class UserRows:
     @staticmethod
     def _verifier(password: str) -> str:
         if password and len(password) < PASSWORD_CHARACTERS_MIN:
-            raise InvalidRequest(
-                f"a password has at least {PASSWORD_CHARACTERS_MIN} characters: take a longer one"
-            )
+            raise InvalidRequest(f"a password needs at least {PASSWORD_CHARACTERS_MIN} characters")
         salt = ssl.RAND_bytes(SALT_BYTES)
         return str(ScramVerifier.of(password, salt=salt)) if password else ""
 

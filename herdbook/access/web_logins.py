@@ -1,8 +1,8 @@
-"""Users of a store, or of a file, at the broker's own HTTP: by HTTP Basic, or by a bearer token.
+"""Logins of users of a store, or of a file, over the broker's own HTTP: Basic or bearer token.
 
 Invariants:
-- Who comes without either is let in only while the store has no users.
-- Logins go through the gate of a node's HTTP: who guesses waits, and refusals are noted.
+- A request without either is accepted only while the store has no users.
+- Logins go through the gate of a node's HTTP: guesses are slowed down, and refusals are recorded.
 """
 
 from starlette.requests import Request
@@ -22,7 +22,7 @@ from herdbook.http.gate import Gate
 class FileUsers:
     """An `engine.access.port.Authenticator` over the users of a file, who have no tokens.
 
-    Who is no administrator has the tenant of their name.
+    A user who is not an administrator has the tenant with the user's name.
     """
 
     def __init__(self, users: tuple[User, ...] | Renewed[tuple[User, ...]]) -> None:
@@ -54,7 +54,7 @@ class FileUsers:
 
     async def scram(self, user: str) -> ScramVerifier:
         """See `Authenticator`."""
-        raise AccessRefused("users of a file log in over HTTP alone")
+        raise AccessRefused("users of a file can log in only over HTTP")
 
     async def principal(self, user: str) -> Principal:
         """See `Authenticator`."""

@@ -74,13 +74,13 @@ async def back_up(
     keep: int = KEEP,
     progress: Progress | None = None,
 ) -> Backed:
-    """Write a backup of all of a store into a folder, beside earlier ones; keeps the newest `keep`.
+    """Write a backup of a whole store into a folder with earlier ones; keeps the newest `keep`.
 
-    `kind` says what it is a backup of, for people: a folder or a cluster. Raises `CannotRead`
-    for a ledger that no bookie can tell, `InvalidRequest` for a folder in the store's or around
-    it, `Unavailable` (also if the logs keep changing, or a backup is being restored into the
-    store), `FolderLocked`, `FolderMismatch`, `OSError`. What it copied before it
-    failed the next one need not copy again.
+    `kind` says, for people, what the store is: a folder or a cluster. Raises `CannotRead`
+    for a ledger that no bookie can return, `InvalidRequest` for a folder inside the store's folder
+    or around it, `Unavailable` (also if the logs keep changing, or a backup is being restored into
+    the store), `FolderLocked`, `FolderMismatch`, `OSError`. The next backup need not copy again
+    what a failed one has copied.
     """
     workshop = Workshop(
         store=client.store, transport=client.transport, clock=client.clock, rng=client.rng

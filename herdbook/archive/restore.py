@@ -14,8 +14,8 @@ Invariants:
   before all ledgers are there.
 - Only another attempt with the same backup continues an interrupted restore. Until then nobody
   leads a log in the store, and repair does not close its ledgers.
-- Before anything is named each ledger's end is compared with the one in the backup.
-- An id of a ledger that the old store ever gave is never given by the new one.
+- Before any name is written, each ledger's end is compared with the one in the backup.
+- The new store never gives out an id of a ledger that the old store gave out.
 """
 
 import asyncio
@@ -162,7 +162,7 @@ async def _restore(
     await _compare_all(workshop, manifest)
     for key, value in _in_order(manifest, replicas):
         if key == SETTINGS and await client.store.get(key) is not None:
-            # What was set in the new store holds there.
+            # Settings of the new store stay.
             continue
         await _name(client.store, key, value)
     return Restored(

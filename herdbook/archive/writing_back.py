@@ -10,8 +10,8 @@ Invariants:
   it stays RESTORING until an operator deletes it.
 - The end is in the metadata, and in the facts that bookies keep, before the first entry is written.
   So metadata that are rebuilt from bookies' folders show what is missing.
-- It has as many copies as it had, or as the new store gives its own, whichever is more; fewer only
-  where there are no more bookies.
+- It has as many copies as before, or as the new store's own ledgers, whichever is more; fewer only
+  if there are not enough bookies.
 """
 
 import asyncio
@@ -44,9 +44,9 @@ Batches = AsyncIterator[list[bytes]]
 async def write_back(
     workshop: Workshop, settings: ClientSettings, bookies: int, kept: KeptLedger, batches: Batches
 ) -> bool:
-    """Write a ledger; False if it was there already, whole.
+    """Write a ledger; False if all of it already exists.
 
-    `settings` are those of the new store, which has so many bookies. Raises `KeyExists` if
+    `settings` are those of the new store, which has `bookies` bookies. Raises `KeyExists` if
     another ledger has the id or this one was closed at another end, `NoSuchLedger` if it was
     deleted meanwhile, `Unavailable`, and what `batches` raise.
     """

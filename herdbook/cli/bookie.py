@@ -89,10 +89,10 @@ ZooKeeperPassword = Annotated[
 ]
 ZooKeeperAuthorities = Annotated[
     Path | None,
-    typer.Option(help="Who signs ZooKeeper's certificates, PEM: it is reached over TLS."),
+    typer.Option(help="The authorities that sign ZooKeeper's certificates, PEM: use TLS."),
 ]
 ZooKeeperCertificate = Annotated[
-    Path | None, typer.Option(help="What is shown to a ZooKeeper that asks for a certificate, PEM.")
+    Path | None, typer.Option(help="The client certificate for a ZooKeeper that requires one, PEM.")
 ]
 ZooKeeperKey = Annotated[Path | None, typer.Option(help="That certificate's key, PEM.")]
 Listen = Annotated[str, typer.Option(help="Where clients reach the bookies: HOST:PORT.")]
@@ -198,7 +198,7 @@ def bookie(
 
 
 def _checked(data: list[Path] | None, zookeeper: str | None) -> tuple[list[Path], str]:
-    """Both, where both are there. Raises `typer.BadParameter`."""
+    """The folder and the store's url, if both are given. Raises `typer.BadParameter`."""
     if not data or not zookeeper:
         option = "--zookeeper" if data else "--data"
         raise typer.BadParameter("a bookie needs --data and --zookeeper", param_hint=option)
@@ -209,7 +209,7 @@ def _checked(data: list[Path] | None, zookeeper: str | None) -> tuple[list[Path]
 
 @contextmanager
 def _failing() -> Iterator[None]:
-    """End the command with one line where the block fails."""
+    """End the command with one line if the block fails."""
     try:
         yield
     except (EngineError, OSError) as error:
@@ -226,10 +226,10 @@ def _audit(security: "Security") -> "Audit":
 
 
 def _runner() -> asyncio.Runner:
-    from engine.folder.modes import write_for_ourselves
+    from engine.folder.modes import set_private_umask
     from engine.ports.system_loop import new_event_loop
 
-    write_for_ourselves()
+    set_private_umask()
     return asyncio.Runner(loop_factory=new_event_loop)
 
 
@@ -250,7 +250,7 @@ def security_of(
 
 
 def _zookeeper_told(context: typer.Context) -> ZooKeeperTable:
-    """What the options say of ZooKeeper that begin with its name."""
+    """The options that begin with `--zookeeper-`."""
     said = {name: context.params[f"zookeeper_{name}"] for name in ZooKeeperTable.__struct_fields__}
     return ZooKeeperTable(**{name: str(value) for name, value in said.items() if value})
 
@@ -260,15 +260,15 @@ def _door(
 ) -> "ClusterDoor":
     """The way to the cluster's metadata. Raises `InvalidRequest`."""
     from engine.metadata.cluster_url import SCHEME, parse_url
-    from engine.metadata.zookeeper_settings import clear_password
+    from engine.metadata.zookeeper_settings import unencrypted_password
     from herdbook.bookie_cluster import ClusterDoor
 
     where = parse_url(SCHEME + zookeeper.removeprefix(SCHEME))
     settings = Configuration(zookeeper=told).make_zookeeper()
     if security.on and not told.user:
         _say_aside(OPEN_ZOOKEEPER)
-    if why := clear_password(where.hosts, told.user, settings.tls.encrypts):
-        _say_aside(f"warning: {why}, by --zookeeper-authorities")
+    if why := unencrypted_password(where.hosts, told.user, settings.tls.encrypts):
+        _say_aside(f"warning: {why}, with --zookeeper-authorities")
     return ClusterDoor(where, settings, data, _say_aside)
 
 

@@ -197,7 +197,7 @@ def _problem(client: "LedgerClient", facts: dict[str, Any], info: BookieInfo) ->
         return f"it belongs to cluster {info.cluster_id}"
     if info.boot != facts["boot"]:
         return f"start {info.boot} answered, start {facts['boot']} is registered"
-    full = f"its disk is full ({info.free_bytes:,} bytes are free): it takes no new data"
+    full = f"its disk is full ({info.free_bytes:,} bytes are free): it accepts no new data"
     return "" if info.writable else full
 
 

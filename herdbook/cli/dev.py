@@ -47,10 +47,10 @@ def dev(
     A real ZooKeeper, and nodes with all roles. Whoever is on this machine may do everything. Ctrl-C
     ends it and leaves nothing but --data. A cluster of other machines is made of herdbook serve.
     """
-    from engine.folder.modes import write_for_ourselves
+    from engine.folder.modes import set_private_umask
     from herdbook.node.dev import DevSettings
 
-    write_for_ourselves()
+    set_private_umask()
     run(_serve(DevSettings(nodes, data, grace_ms, quiet=not verbose), as_json))
 
 

@@ -93,12 +93,12 @@ def node(
 ) -> None:
     """Run a node until told to stop: SIGTERM lets others lead, a second one ends it at once."""
     refuse_url_as_data(data, "a node keeps its states in a folder of this machine")
-    from engine.folder.modes import write_for_ourselves
+    from engine.folder.modes import set_private_umask
     from herd.errors import Error
     from herd.nodes import NodeSettings
     from herdbook.herd_node import HerdNodeSettings, serve_node
 
-    write_for_ourselves()
+    set_private_umask()
     warn_of_clear_password(cluster)
     _log_with_times()
     kept = NodeSettings() if replica_grace_ms is None else NodeSettings(grace_ms=replica_grace_ms)
@@ -138,8 +138,8 @@ async def _serve(serve: Callable[..., Awaitable[None]], metrics_at: str) -> None
 def show_tablespaces(url: Url = None, as_json: AsJson = False) -> None:
     """List the tablespaces, who leads them, and what their replicas do.
 
-    A replica is ready when it follows or leads. Where fewer are ready than wanted, it says how many
-    are missing.
+    A replica is ready when it follows or leads. If fewer replicas are ready than wanted, the list
+    shows how many are missing.
     """
     from herd.nodes.facts import missing_replicas, ready_replicas
 
@@ -240,7 +240,7 @@ def create(
     name: Name,
     replicas: Annotated[
         int | None,
-        typer.Option(help="How many replicas; else as many as default-replicas says.", min=1),
+        typer.Option(help="How many replicas; default: the number of default-replicas.", min=1),
     ] = None,
     on: Annotated[list[str] | None, typer.Option(help="A node for one. Repeat it.")] = None,
     leader: Annotated[str, typer.Option(help="The node that should lead.")] = "",
@@ -334,7 +334,7 @@ def set_replicas(
     count: Annotated[
         str,
         typer.Argument(
-            help='How many replicas there should be; "default": as many as default-replicas says.'
+            help='How many replicas there should be; "default": the number of default-replicas.'
         ),
     ],
     url: Url = None,
@@ -342,24 +342,24 @@ def set_replicas(
 ) -> None:
     """Say how many replicas there should be; nodes for them are chosen."""
     if count != _DEFAULT and not (count.isascii() and count.isdecimal()):
-        raise typer.BadParameter(f'{count!r} is no number and not "{_DEFAULT}"')
+        raise typer.BadParameter(f'{count!r} is neither a number nor "{_DEFAULT}"')
     given = None if count == _DEFAULT else int(count)
     fact = _with_commands(url, lambda commands: commands.set_expected(name, given))
     facts = {"tablespace": name, "replicas": fact.expected, "by_default": fact.by_default}
-    _tell(facts, f"tablespace {name} gets {fact.expected} replicas", as_json)
+    _tell(facts, f"tablespace {name} should have {fact.expected} replicas", as_json)
 
 
 @app.command("default-replicas")
 def default_replicas(
     count: Annotated[
-        int | None, typer.Argument(help="How many from now on; without it: show it.", min=1)
+        int | None, typer.Argument(help="The new number; without it, show the current one.", min=1)
     ] = None,
     url: Url = None,
     as_json: AsJson = False,
 ) -> None:
-    """Show or set how many replicas a tablespace has for which no number of its own was given.
+    """Show or set the number of replicas of tablespaces that have no number of their own.
 
-    That of users is one of them, and those of buckets are. Existing ones are changed, too.
+    These include the tablespaces of users and of buckets. Existing tablespaces change, too.
     """
 
     async def do(commands: "SpaceCommands") -> int:

@@ -18,7 +18,7 @@ import typer
 from engine.errors import DiskFull, InvalidRequest
 from engine.metadata.zookeeper_settings import WAITING_LOG
 from engine.ports.clock import SystemClock
-from engine.ports.system_disk import FULL, no_room
+from engine.ports.system_disk import FULL, disk_full_error
 from engine.slow import configure_from
 from herdbook.cli.examples import epilog_of
 from herdbook.cli.late import Late, late
@@ -184,7 +184,7 @@ def main() -> None:
         if os.environ.get(TRACEBACK_VARIABLE):
             raise
         if isinstance(error, OSError) and error.errno in FULL and not isinstance(error, DiskFull):
-            error = no_room(Path(error.filename or Path.cwd()))
+            error = disk_full_error(Path(error.filename or Path.cwd()))
         said = " ".join(str(error).split())
         typer.echo(f"{type(error).__name__}: {said} ({TRACEBACK_VARIABLE}=1 shows where)", err=True)
         raise SystemExit(1) from None

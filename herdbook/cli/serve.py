@@ -45,7 +45,7 @@ OneProcess = Annotated[
 Check = Annotated[
     bool,
     typer.Option(
-        "--check", help="Only check what it is told, and whether the machine lets it start."
+        "--check", help="Only check the settings, and whether the node could start on this machine."
     ),
 ]
 Print = Annotated[
@@ -93,10 +93,10 @@ def serve(
     elif check:
         _check(settings)
     else:
-        from engine.folder.modes import write_for_ourselves
+        from engine.folder.modes import set_private_umask
         from herdbook.node.serving import serve_node
 
-        write_for_ourselves()
+        set_private_umask()
         run(serve_node(settings, typer.echo))
 
 
@@ -129,7 +129,7 @@ def _check(settings: "NodeSettings") -> None:
         typer.echo(line, err=True)
     if errors:
         raise typer.Exit(2)
-    typer.echo(f"nothing is wrong with it: {' '.join(settings.ordered_roles)}")
+    typer.echo(f"no errors: {' '.join(settings.ordered_roles)}")
 
 
 def _show(settings: "NodeSettings", as_json: bool) -> None:
@@ -150,7 +150,7 @@ def _show(settings: "NodeSettings", as_json: bool) -> None:
     else:
         _show_members(members)
         if lack:
-            typer.echo(f"no room for new data: {lack}")
+            typer.echo(f"no space for new data: {lack}")
     if lack or any(each["state"] != "serving" for each in members.values()):
         raise typer.Exit(1)
 

@@ -69,12 +69,12 @@ def run(work: Coroutine[Any, Any, R]) -> R:
 
 
 def warn_of_clear_password(url: str | None) -> None:
-    """Say so, where a server is about to send ZooKeeper's password in the clear.
+    """Print a warning if a server is about to send ZooKeeper's password unencrypted.
 
-    Whatever keeps the store from being found is told by whoever opens it.
+    Errors in finding the store are ignored here: opening it raises them.
     """
     from engine.metadata.cluster_url import parse_url
-    from engine.metadata.zookeeper_settings import clear_password
+    from engine.metadata.zookeeper_settings import unencrypted_password
     from herdbook.finding import find, is_cluster
     from herdbook.task_api import read_configured
 
@@ -85,7 +85,7 @@ def warn_of_clear_password(url: str | None) -> None:
     except InvalidRequest:
         return
     table = told.zookeeper
-    if hosts and (why := clear_password(hosts, table.user, bool(table.authorities))):
+    if hosts and (why := unencrypted_password(hosts, table.user, bool(table.authorities))):
         typer.echo(f"warning: {why}, in the table [zookeeper]", err=True)
 
 

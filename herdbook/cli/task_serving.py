@@ -50,7 +50,7 @@ OnAlarm = Annotated[
 Proxy = Annotated[
     list[str] | None,
     typer.Option(
-        help="The address or network of a proxy whose X-Forwarded-For is believed. Repeat it."
+        help="The address or network of a proxy whose X-Forwarded-For is trusted. Repeat it."
     ),
 ]
 
@@ -73,10 +73,10 @@ def serve(
 ) -> None:
     """Serve the HTTP interfaces of a folder's broker, or as a broker of a cluster."""
     from broker.errors import BrokerError
-    from engine.folder.modes import write_for_ourselves
+    from engine.folder.modes import set_private_umask
     from herdbook.task_server import TaskServerSettings, renewed_users, serve_tasks
 
-    write_for_ourselves()
+    set_private_umask()
     warn_of_clear_password(url)
 
     async def work() -> None:

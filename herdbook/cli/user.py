@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Final, TypeVar
 import typer
 
 from engine.access.principal import ALL, Grant, Principal
-from engine.access.secret_files import why_open
+from engine.access.secret_files import why_not_private
 from engine.errors import InvalidRequest
 from engine.ports.clock import SystemClock
 from herdbook.cli.store import AsJson, Url, moment_of, print_json, print_table, run
@@ -230,7 +230,7 @@ def _password(file: str) -> str:
             )
         return str(typer.prompt("Password", hide_input=True, confirmation_prompt=True))
     try:
-        if file != _STDIN and (why := why_open(Path(file))):
+        if file != _STDIN and (why := why_not_private(Path(file))):
             raise typer.BadParameter(why, param_hint="--password-file")
         text = sys.stdin.read() if file == _STDIN else Path(file).read_text(encoding="utf-8")
     except (OSError, UnicodeError) as error:

@@ -256,7 +256,7 @@ def _show_store(facts: dict[str, Any], unreadable: dict[int, str]) -> None:
     typer.echo(
         f"read every replica of {facts['ledgers']:,} ledgers and {facts['entries']:,} entries: "
         f"{facts['faulty']:,} ledgers are faulty, {facts['unheld']:,} have entries that no bookie "
-        f"gives, {facts['silent']:,} replicas did not answer"
+        f"returns, {facts['silent']:,} replicas did not answer"
     )
     for ledger_id, why in sorted(unreadable.items())[:_FINDINGS_SHOWN]:
         typer.echo(f"ledger {ledger_id}: its metadata cannot be read: {why}", err=True)

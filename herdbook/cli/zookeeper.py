@@ -14,7 +14,7 @@ from typing import Annotated
 import typer
 
 from engine.errors import EngineError
-from engine.folder.modes import write_for_ourselves
+from engine.folder.modes import set_private_umask
 from herdbook.cli.store import refuse_url_as_data
 from herdbook.zookeeper_server import ZooKeeperServer
 
@@ -36,7 +36,7 @@ def zookeeper(
 ) -> None:
     """Run a ZooKeeper server until it is told to stop. Its address is the first line printed."""
     refuse_url_as_data(data, "the server keeps its data in a folder of this machine")
-    write_for_ourselves()
+    set_private_umask()
     server = ZooKeeperServer(data, port=port, host=listen, ends_with_parent=True)
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, _ask)

@@ -130,9 +130,9 @@ register_url_convertor("anything", Anything())
 
 
 class Shell:
-    """What is around all paths: the host that was asked for, and the headers of every reply.
+    """Wraps all paths: checks the requested host, and sets the headers of every reply.
 
-    `closed`, if set, is what everybody is answered who does not ask for the node's health.
+    `closed`, if set, is the reply to every request that is not about the node's health.
     """
 
     def __init__(self, app: ASGIApp, gate: Gate) -> None:
@@ -253,8 +253,10 @@ class Door:
             task = asyncio.current_task()
             if task is None or not task.cancelling():
                 raise
-            # The server cancels what still runs when it has to end.
-            remedy = "check whether it was made" if changes else "ask again, or another node"
+            # The server cancels requests that still run when it has to end.
+            remedy = (
+                "check whether the change was made" if changes else "try again, or ask another node"
+            )
             reply = told_error(
                 503, "node_ending", "the node is ending", retryable=not changes, remedy=remedy
             )

@@ -96,9 +96,9 @@ class ReplicaCounts(msgspec.Struct):
 
 
 class ClusterFacts(msgspec.Struct):
-    """The store at a glance. Null is not known; `warnings` say why, and what is wrong.
+    """The store at a glance. Null means not known; `warnings` say why, and what is wrong.
 
-    `replicas` are those of the tablespaces that nodes run.
+    `replicas` has the tablespaces that nodes run.
     """
 
     name: str
@@ -164,7 +164,7 @@ async def _ask(house: House, facts: BookieFacts) -> None:
         facts.problem = f"bookie {info.bookie_id} answered in its place"
     elif not info.writable:
         facts.problem = (
-            f"its disk is full ({info.free_bytes:,} bytes are free): it takes no new data"
+            f"its disk is full ({info.free_bytes:,} bytes are free): it accepts no new data"
         )
 
 
@@ -271,7 +271,7 @@ async def _under_replicated(house: House, warnings: list[str]) -> int | None:
 
 
 async def _herd_nodes(house: House, warnings: list[str]) -> "dict[str, NodeFact]":
-    """The nodes of a cluster's tablespaces by id; a folder has none."""
+    """The nodes that run a cluster's tablespaces, by id; a folder has none."""
     from herd.nodes.facts import NODES, decode_node
 
     store, told = house.ledgers.store, {}
@@ -294,7 +294,7 @@ def _node_facts(named: "tuple[str, NodeFact]") -> NodeFacts:
 async def _replicas(
     house: House, names: list[str], nodes: "dict[str, NodeFact]", warnings: list[str]
 ) -> dict[str, ReplicaCounts]:
-    """The replicas of those tablespaces that nodes run; one that lacks some is a warning."""
+    """The replicas of tablespaces that nodes run. If some are missing, that is a warning."""
     from herd.nodes.facts import SPACES, decode_space, missing_replicas, ready_replicas
 
     store, values = house.ledgers.store, []

@@ -1,15 +1,15 @@
-"""The one place where it is decided who asks, and whether they may.
+"""The only place that decides who sends a request, and whether it is allowed.
 
-Who asks is told by HTTP Basic, by a bearer token, or by the cookie of a session.
+The caller is identified by HTTP Basic, by a bearer token, or by the cookie of a session.
 
 Invariants:
-- No handler runs for who may not; what a route needs stands at the route, and is checked here.
+- No handler runs without the right that its route declares; the right is checked here.
 - A page of another site can do nothing through a browser, whatever cookie or login that has: its
   origin is looked at first, and a session's changes carry a token that only our own page knows.
 - A name that we are not served by is refused, so that no other site's name can come to mean us.
-- What somebody may is asked for again within seconds: what is revoked ends.
-- Few passwords are looked at at a time, and few wait for that. Users who were let in from their
-  address lately have turns of their own, which strangers cannot take.
+- A caller's rights are read again within seconds, so that revoked rights end.
+- Few passwords are checked at a time, and few wait for that. Users who recently logged in from the
+  same address have their own turns, which unknown users cannot take.
 """
 
 import asyncio
@@ -50,7 +50,7 @@ _JUDGED_AT_ONCE: Final = 8
 _WAITING_MAX: Final = 64
 _WAITING_S: Final = 5.0
 _BUSY_S: Final = 2
-"""In this time as many as may wait have had their turn."""
+"""Within this time, all passwords that may wait have had their turn."""
 _NOTED: Final = "herdbook.noted"
 _PERHAPS: Final = (500, 504)
 KNOWN_MS: Final = 90 * 24 * 3_600_000
@@ -144,7 +144,7 @@ class Gate:
     # Who asks
 
     async def caller(self, request: Request) -> Caller:
-        """Who asks. Raises `HttpError` 401, 429 or 503, and `Unavailable` where nobody can tell."""
+        """The caller. Raises `HttpError` 401, 429 or 503, `Unavailable` if users are unknown."""
         header = request.headers.get("authorization")
         if header is not None:
             return Caller(await self._by_header(header, peer_of(request), request))
@@ -203,7 +203,7 @@ class Gate:
                 self.login, user, password, peer, request.cookies.get(KNOWN_COOKIE, "")
             )
         elif scheme.lower() == "bearer" and value.strip():
-            # Nobody guesses a token.
+            # Tokens cannot be guessed.
             ask = partial(authenticator.token, value.strip())
             user, show = "", partial(self._judged, "", peer, ask)
         else:
@@ -230,10 +230,10 @@ class Gate:
     async def _proved(
         self, user: str, peer: str, ask: Callable[[], Awaitable[Principal]]
     ) -> Principal:
-        """Who proves a password; tries in vain become ever slower."""
+        """The user with this password; repeated wrong passwords are slowed down."""
         if not user:
             raise AccessRefused(NOT_PROVED)
-        # Who has to wait takes no turn of others.
+        # A caller that has to wait takes no turn from others.
         self.guesses.check(peer, user)
         known = self.guesses.knows(peer, user)
         turns = self._turns_of_known if known else self._turns_of_strangers
@@ -244,7 +244,7 @@ class Gate:
     async def _judged(
         self, user: str, peer: str, ask: Callable[[], Awaitable[Principal]]
     ) -> Principal:
-        """What somebody is; the audit hears of who is refused, or has to wait."""
+        """The rights of a caller; the audit gets a line if the caller is refused or has to wait."""
         try:
             return await ask()
         except TooManyWait as error:
@@ -252,7 +252,7 @@ class Gate:
             raise HttpError(
                 503,
                 "too_many_logins",
-                "too many log in at once",
+                "too many users log in at once",
                 remedy=f"try again in {_BUSY_S} s",
                 retry_s=_BUSY_S,
             ) from None

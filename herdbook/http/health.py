@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from herdbook.http.app import Door
 
 OPEN: Final = frozenset({"/health/live", "/health/ready", "/healthz"})
-"""Paths that tell nothing but health."""
+"""Paths that reveal only the node's health."""
 _METRICS_TYPE: Final = "text/plain; version=0.0.4; charset=utf-8"
 _READY_TIMEOUT_S: Final = 2.0
 

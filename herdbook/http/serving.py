@@ -3,9 +3,9 @@
 Any number of them may serve one store: they keep nothing but sessions of browsers.
 
 Invariants:
-- Without users only this machine is served, unless that is wanted otherwise. A server that others
-  reach answers only questions about its health until there is a user.
-- What was asked is answered before it leaves.
+- Without users only this machine is served, unless the settings allow more. A server that other
+  machines can reach answers only requests about its health until there is a user.
+- Requests that have arrived are answered before it ends.
 """
 
 import asyncio
@@ -48,7 +48,7 @@ _LOGIN: Final = "/login?once="
 _LOOK_S: Final = 1.0
 _ANSWER_S: Final = 5.0
 _RETRY_S: Final = 5
-NO_USERS: Final = "this store has no users yet, and who comes from another machine needs a login"
+NO_USERS: Final = "this store has no users yet, and requests from other machines need a login"
 ADD_USER: Final = "herdbook user add NAME --admin"
 _logger: Final = logging.getLogger(__name__)
 Knowing = Callable[["AsyncBook | AsyncCluster"], Awaitable[Authenticator | None]]
@@ -59,9 +59,9 @@ Knowing = Callable[["AsyncBook | AsyncCluster"], Awaitable[Authenticator | None]
 class HttpServerSettings:
     """Where it listens, and whom it serves.
 
-    `advertise` is the url by which others call it, `name` what the console calls the store; "":
+    `advertise` is the url by which others call it, `name` the store's name in the console; "":
     the last part of its url. `proxies` are addresses and networks whose `X-Forwarded-For` is
-    believed. What else there is stands in `web`.
+    trusted. All other settings are in `web`.
     """
 
     listen: str = "127.0.0.1:7380"
@@ -100,12 +100,12 @@ async def serve_http(
 ) -> None:
     """Serve until `ended` is set; without one, until SIGTERM or SIGINT.
 
-    `url` names the store, as the one rule finds it. `authenticator` knows its users, or finds out
-    who does once the store is open, as without one its own rows do; None: everybody may do
-    everything. `opened` is the folder, if this process already has it open. `audit` None: what
-    the configuration says. `lacking` says which other parts of this node do not serve. `started` is
-    called when it serves: where it waits for the first user, too. Raises `InvalidRequest`,
-    `StoreNotFound`, and what opening raises.
+    `url` names the store, as everywhere. `authenticator` knows its users, or finds them once the
+    store is open; by default the store's own rows are used. None: everybody may do everything.
+    `opened` is the folder, if this process already has it open. `audit` None: as configured.
+    `lacking` returns which other parts of this node do not serve. `started` is called when it
+    serves, even if it still waits for the first user. Raises `InvalidRequest`, `StoreNotFound`, and
+    what opening raises.
     """
     check_listener(settings)
     sys.setswitchinterval(SWITCH_INTERVAL_S)
@@ -179,7 +179,7 @@ def _web(settings: HttpServerSettings, address: str) -> WebSettings:
 
 
 def check_listener(settings: HttpServerSettings) -> None:
-    """Raise `InvalidRequest` where passwords could be read on their way."""
+    """Raise `InvalidRequest` if passwords could be read on the network."""
     if (settings.certificate is None) != (settings.private_key is None):
         raise InvalidRequest("a certificate and its private key come together")
     host, _ = parse_host_port(settings.listen)
@@ -193,7 +193,7 @@ def check_listener(settings: HttpServerSettings) -> None:
 
 
 def needs_users(settings: HttpServerSettings) -> bool:
-    """Whether other machines reach it, so that it serves nobody before there is a user."""
+    """Whether other machines can reach it, so that it serves nobody until there is a user."""
     host, _ = parse_host_port(settings.listen)
     return not (settings.insecure or is_loopback(host))
 
@@ -202,10 +202,10 @@ class FirstUser:
     """Keeps an application closed until its store has a user."""
 
     def __init__(self, app: Shell, authenticator: Authenticator | None, listen: str) -> None:
-        """Raises `InvalidRequest` where nobody knows users: there would never be one."""
+        """Raises `InvalidRequest` without an authenticator: there would never be a user."""
         if authenticator is None:
             raise InvalidRequest(
-                f"anybody who reaches {listen} could do everything: listen at 127.0.0.1, or say "
+                f"anybody who can reach {listen} could do everything: listen at 127.0.0.1, or say "
                 "--insecure"
             )
         self._app = app
@@ -213,7 +213,7 @@ class FirstUser:
         self._listen = listen
 
     async def there(self) -> bool:
-        """Whether there is a user; the application is open, or closed, by that."""
+        """Whether there is a user; opens or closes the application accordingly."""
         try:
             async with asyncio.timeout(_ANSWER_S):
                 await self._authenticator.anonymous()
@@ -231,7 +231,7 @@ class FirstUser:
         return False
 
     async def wait(self) -> None:
-        """Return when there is a user, and the application is open."""
+        """Wait until there is a user, and the application is open."""
         told = ""
         while not await self.there():
             closed = self._app.closed

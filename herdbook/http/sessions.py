@@ -1,9 +1,9 @@
 """Sessions of browsers, and tickets that log in once.
 
 Invariants:
-- A session's cookie is drawn at random and kept as a digest: what is kept lets nobody in.
-- There are never more sessions than there may be: the one used longest ago goes. Nor has one user
-  more than may be theirs: the one of theirs used longest ago goes, and nobody else's.
+- A session's cookie is random, and only its digest is kept, which lets nobody in.
+- There are never more sessions than allowed: the least recently used one ends. One user has no more
+  than the user's share: then the least recently used one of that user ends, and nobody else's.
 """
 
 import hashlib

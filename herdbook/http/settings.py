@@ -13,17 +13,17 @@ GIB: Final = 1024**3
 class WebSettings:
     """Bounds and names. Times in milliseconds, sizes in bytes.
 
-    An answer has `request_timeout_ms`, where an object goes in from its last piece on.
-    `names` are the names by which it is reached, besides addresses and localhost: a request for
-    another host is refused. `secure`: cookies are for TLS alone. `open_metrics`: /metrics answers
-    without a login. There are at most `sessions_max` sessions of browsers, `sessions_of_user_max`
-    of one user; one ends `session_age_ms` after its login, and `session_idle_ms` after its last
-    request. `transfers_max` bounds objects that are going in or out at a time; one has
-    `transfer_grace_ms`, and what its bytes take at `transfer_bytes_a_second`; it ends when nothing
-    moves for `transfer_idle_ms`. `incoming_bytes_max` bounds what all that go in hold in memory
-    before it is stored: who finds no room waits as long. `once` is a ticket that logs in one time,
-    as an administrator, within `once_ms` from the start; "": none. `open`: without users everybody
-    is served, from other machines, too.
+    An answer has `request_timeout_ms`, which begins with the last piece if an object is sent.
+    `names` are the names of this server, besides addresses and localhost: a request for another
+    host is refused. `secure`: cookies are sent only over TLS. `open_metrics`: /metrics needs no
+    login. There are at most `sessions_max` sessions of browsers, `sessions_of_user_max` of one
+    user; one ends `session_age_ms` after its login, and `session_idle_ms` after its last request.
+    `transfers_max` bounds objects that are going in or out at a time; one has `transfer_grace_ms`,
+    and what its bytes take at `transfer_bytes_a_second`; it ends when nothing moves for
+    `transfer_idle_ms`. `incoming_bytes_max` bounds the memory of all incoming objects before they
+    are stored; further ones wait. `once` is a ticket for one login as an administrator, within
+    `once_ms` from the start; "": none. `open`: without users everybody is served, even from other
+    machines.
     """
 
     names: tuple[str, ...] = ()

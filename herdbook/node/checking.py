@@ -11,11 +11,11 @@ from itertools import combinations
 from pathlib import Path
 from typing import Any, Final
 
-from engine.access.secret_files import shared_secrets_in, why_open
+from engine.access.secret_files import shared_secrets_in, why_not_private
 from engine.errors import InvalidRequest
 from engine.folder.naming import refuse_url
 from engine.metadata.cluster_url import SCHEME, parse_url
-from engine.metadata.zookeeper_settings import clear_password
+from engine.metadata.zookeeper_settings import unencrypted_password
 from engine.ports.system_latency import CpuLatency
 from engine.transport.address import is_loopback, parse_host_port
 from engine.transport.security import Security
@@ -34,7 +34,7 @@ from herdbook.node.settings import (
 PAIRS: Final = ("security", "zookeeper", "broker", "http")
 """Tables with a certificate and its key."""
 SECRETS: Final = ("secret_file", "password_file", "private_key", "users")
-"""Keys of files that nobody else may read."""
+"""Keys of files that no other user may read."""
 DISKS: Final = "bookie.folders"
 
 
@@ -135,7 +135,7 @@ def _processors(settings: NodeSettings) -> Iterator[str]:
 
 def warnings_of(settings: NodeSettings) -> list[str]:
     """What is wrong and keeps nothing from starting, a line each."""
-    found = [f"{DISKS}: {why}: no bookie starts there" for _, why in _useless(settings)]
+    found = [f"{DISKS}: {why}: no bookie can start there" for _, why in _useless(settings)]
     if settings.clustered and (why := _clear_password(settings)):
         found.append(f"zookeeper.authorities: {why}")
     return found
@@ -143,7 +143,7 @@ def warnings_of(settings: NodeSettings) -> list[str]:
 
 def _clear_password(settings: NodeSettings) -> str:
     table = settings.zookeeper
-    return clear_password(parse_url(settings.url).hosts, table.user, bool(table.authorities))
+    return unencrypted_password(parse_url(settings.url).hosts, table.user, bool(table.authorities))
 
 
 def _useless(settings: NodeSettings) -> list[tuple[str, str]]:
@@ -188,7 +188,7 @@ def _files(settings: NodeSettings) -> Iterator[str]:
                 if not file.read(1):
                     yield f"{key}: {value} is empty"
                     continue
-            if key.rpartition(".")[2] in SECRETS and (why := why_open(Path(value))):
+            if key.rpartition(".")[2] in SECRETS and (why := why_not_private(Path(value))):
                 yield f"{key}: {why}"
             elif key == "security.secret_file":
                 secret, other = shared_secrets_in(Path(value))
@@ -208,7 +208,7 @@ def _certificates(settings: NodeSettings) -> Iterator[str]:
     if bool(settings.zookeeper.user) != bool(settings.zookeeper.password_file):
         yield "zookeeper: user and password_file go together"
     if settings.zookeeper.certificate and not settings.zookeeper.authorities:
-        yield "zookeeper.authorities: it is missing; a certificate is shown to checked servers only"
+        yield "zookeeper.authorities: missing; a client certificate needs a checked server"
 
 
 def _addresses(settings: NodeSettings) -> Iterator[str]:

@@ -1,16 +1,16 @@
-"""A process of a node: the roles that its supervisor tells it, over the socket that is its input.
+"""A process of a node. Its supervisor tells it its roles over the socket that is its input.
 
     {"settings": {...}, "roles": ["bookie"]}      the first line, from the supervisor
     {"end": "bookie"}                             end that role
-    {"others": {"herd": "silent"}}                who else of the node does not serve now
+    {"others": {"herd": "silent"}}                other roles of the node that do not serve now
     {"renew": true}                               read secrets and certificates again
-    {}                                            a sign of life, from here: the loop turns
+    {}                                            a sign of life, from this process
     {"role": "bookie", "at": "tcp:..."}           it serves, or
-    {"role": "bookie", "ended": true}             it ended as it was told, from here
-    {"error": "...", "wrong": true}               why this process ends; whether a retry may help
+    {"role": "bookie", "ended": true}             it ended as requested, from this process
+    {"error": "...", "wrong": true}               why this process ends; true: no retry can help
 
 Invariants:
-- The process does not outlive its supervisor: the system ends it, or the socket's end does.
+- The process does not outlive its supervisor: the system, or the end of the socket, ends it.
 """
 
 import asyncio

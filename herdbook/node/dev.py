@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import Final
 
 from engine.errors import EngineError, InvalidRequest, Unavailable
-from engine.folder.modes import make_own
+from engine.folder.modes import ensure_private
 from engine.folder.naming import refuse_url
 from engine.ports.clock import SystemClock
 from herdbook.node.child import quiet_grpc
@@ -230,7 +230,7 @@ def _member(
         http=HttpTable(listen=at["http"]),
         supervisor=SupervisorTable(stop_timeout_ms=20_000),
     )
-    make_own(node.own_folder)
+    ensure_private(node.own_folder)
     return Member(f"node-{number}", node, ROLES)
 
 

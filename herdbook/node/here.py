@@ -1,10 +1,10 @@
 """The roles of one process: started in their order, ended in the opposite one.
 
 Invariants:
-- The roles behind the first begin when that one serves: what a bookie brings, the others need.
+- The other roles begin when the first one serves, because they need the bookies.
 - A role that ends without being told to ends the process, after the others have ended in order.
-- An error of this project that ends a role is told in one line. Only what nobody expects is shown
-  with where it came from.
+- If an error of this project ends a role, it is printed in one line. Only unexpected errors have a
+  traceback.
 """
 
 import asyncio
@@ -50,7 +50,7 @@ _logger: Final = logging.getLogger(__name__)
 
 
 class RoleEnded(EngineError):
-    """A role ended though nobody told it to. The message says why, as far as that is known."""
+    """A role ended without being told to. The message says why, as far as that is known."""
 
 
 def line_of(error: BaseException) -> str:
@@ -59,7 +59,7 @@ def line_of(error: BaseException) -> str:
 
 
 def is_expected(error: BaseException) -> bool:
-    """Whether an error is one of this project, or of the system: its words say what is wrong."""
+    """Whether an error is this project's or the system's, so that its message is enough."""
     trees = {each.__module__.partition(".")[0] for each in type(error).__mro__}
     return isinstance(error, OSError) or not trees.isdisjoint(_TREES)
 
@@ -87,7 +87,7 @@ class Roles:
         """Which processes of the node, beside this one, do not serve, and what they do instead."""
         self._tasks: dict[Role, asyncio.Task[None]] = {}
         self._told: set[Role] = set()
-        """Roles of which it is told, or raised, why they failed."""
+        """Roles whose failure was already reported or raised."""
         broker = settings.broker
         self._folder = (
             None
@@ -126,7 +126,7 @@ class Roles:
         await asyncio.wait((task,))
         error = None if task.cancelled() else task.exception()
         if error is not None and role not in self._told:
-            # What is raised is another role's error: this one must not be lost.
+            # Another role's error is raised, and this one must not be lost.
             self._told.add(role)
             traced = None if is_expected(error) else error
             _logger.warning("%s ended: %s", role.value, line_of(error), exc_info=traced)
@@ -152,7 +152,7 @@ class Roles:
             await runs[role](service)
 
     def _raise_of(self, role: Role, task: asyncio.Task[None]) -> None:
-        """Raise why a role failed: an error of the engine, or of the system, as it is."""
+        """Raise the error of a role that failed; errors of the engine or the system unchanged."""
         error = task.exception()
         if error is None:
             return

@@ -1,8 +1,8 @@
-"""Ports of a cluster for development: those that people know, or free ones, each for one cluster.
+"""Ports of a cluster for development: the well-known ones, or free ones, each for one cluster.
 
 Invariants:
-- Between the look and the moment at which a server listens, no other cluster of this machine takes
-  the same port: whoever wants it holds the port's name for as long as the cluster is there.
+- Between the check and the moment at which a server listens, no other cluster of this machine takes
+  the same port: a cluster holds the port's name for as long as it runs.
 - A cluster that is started again has the ports that it had, as long as they are free: its url
   stays, and nodes at their old addresses need not wait until their old sessions end.
 """
@@ -24,7 +24,7 @@ _LOOK_S: Final = 0.05
 
 
 def _read(file: Path | None) -> dict[str, int]:
-    """The ports that were written down; none where that cannot be read."""
+    """The ports in the file; none if it cannot be read."""
     try:
         return msgspec.json.decode(file.read_bytes(), type=dict[str, int]) if file else {}
     except (OSError, msgspec.MsgspecError):
@@ -47,9 +47,9 @@ class Ports:
         """Whose port somebody else has, which that is, and the one that was taken instead."""
 
     def take(self, whose: str, wanted: int) -> int:
-        """The port that it had before, else the one that people know, else a free one.
+        """The port that it had before, else the well-known one, else a free one.
 
-        Raises `ZooKeeperFailed` where none is free.
+        Raises `ZooKeeperFailed` if none is free.
         """
         had = self._had.get(whose, wanted)
         if self._awaited(had):
@@ -62,7 +62,7 @@ class Ports:
         return port
 
     def remember(self) -> None:
-        """Write down the ports that were taken. Raises `OSError`."""
+        """Write the chosen ports to the file. Raises `OSError`."""
         if self._file is not None:
             new = self._file.with_suffix(".new")
             new.write_bytes(msgspec.json.encode(self._taken))

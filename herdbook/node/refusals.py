@@ -1,12 +1,12 @@
-"""What a start of a node would refuse, as far as one can see without starting: `--check`.
+"""What would prevent a node from starting, as far as can be seen without starting it: `--check`.
 
-`herdbook.node.checking` says what is wrong with what a node is told. Here the machine is looked at,
-too: ports, folders, certificates, keys and passwords.
+`herdbook.node.checking` checks the settings. This module also checks the machine: ports, folders,
+certificates, keys and passwords.
 
 Invariants:
-- Nothing is made or changed, and nobody listens longer than it takes to see that one can.
-- A refusal has the words of the start: they come from the code that refuses there.
-- Ports and locks of a node that runs in the folder are its own: that it runs is told, not they.
+- Nothing is created or changed, and a port is opened only for as long as the check takes.
+- A refusal has the same message as at a start, because it comes from the same code.
+- If a node already runs in the folder, only that is reported, and not its ports and locks.
 """
 
 from collections.abc import Callable, Iterator
@@ -44,14 +44,14 @@ DISKS: Final = "bookie.folders"
 
 
 class Refusals(NamedTuple):
-    """`errors` keep the node from starting; `warnings` do not. A line each, with its key first."""
+    """`errors` prevent the start, `warnings` do not. Each is a line that begins with its key."""
 
     errors: list[str]
     warnings: list[str]
 
 
 def refusals_of(settings: NodeSettings) -> Refusals:
-    """What a start would refuse, and what it would warn of, beside `checking.check`."""
+    """The errors and warnings of a start, in addition to those of `checking.check`."""
     found = Refusals([], [])
     running = _said(refuse_running, settings.own_folder)
     if running:
@@ -59,7 +59,7 @@ def refusals_of(settings: NodeSettings) -> Refusals:
     looks: list[Callable[[NodeSettings], Iterator[str]]] = [_wires, _broker, _http]
     if not running:
         looks.append(_herd if settings.clustered else _store)
-        # Processes of a killed node may hold its ports for a moment: the start waits for them.
+        # Processes of a killed node may still hold its ports for a moment; a start waits for them.
         lines = found.warnings if was_killed(settings.own_folder) else found.errors
         lines.extend(_ports(settings))
     for look in looks:
@@ -68,14 +68,14 @@ def refusals_of(settings: NodeSettings) -> Refusals:
         _bookies(settings, found)
     if Role.HTTP in settings.roles and needs_users(http_settings(settings)):
         found.warnings.append(
-            f"http.listen: {settings.http.listen} is reached by other machines: until the store "
+            f"http.listen: other machines can reach {settings.http.listen}: until the store "
             f"has a user it answers 503: {ADD_USER}"
         )
     return found
 
 
 def _said(check: Callable[..., Any], *arguments: Any) -> str:
-    """Why something is refused, in one line; "" if it is not."""
+    """The error of a check in one line; "" if there is none."""
     try:
         check(*arguments)
     except (EngineError, StoreError, OSError) as error:
@@ -92,7 +92,7 @@ def _keyed(key: str, check: Callable[..., Any], *arguments: Any) -> Iterator[str
 
 
 def _wires(settings: NodeSettings) -> Iterator[str]:
-    """Secret, password and certificates of the wires between machines."""
+    """Secret, password and certificates for connections between machines."""
     configuration = configuration_of(settings)
     yield from _keyed("zookeeper", configuration.make_zookeeper)
     try:
@@ -115,7 +115,7 @@ def _bookie_addresses(settings: NodeSettings, security: Security) -> Iterator[st
         grpc=table.grpc,
         advertise=table.advertise,
         advertise_grpc=table.advertise_grpc,
-        # Whether strangers could write is looked at where the settings are checked.
+        # The check of the settings also checks whether unknown clients could write.
         insecure=True,
     )
     yield from _keyed("bookie", check_listeners, served, security)
@@ -162,7 +162,7 @@ def _listen(key: str, address: str) -> None:
 
 
 def _store(settings: NodeSettings) -> Iterator[str]:
-    """The folder that the node serves, or is to make."""
+    """The folder that the node serves, or will create."""
     folder = Path(settings.data)
     if settings.data and folder.is_dir():
         why = _said(check_store, folder)
@@ -178,7 +178,7 @@ def _herd(settings: NodeSettings) -> Iterator[str]:
 
 
 def _bookies(settings: NodeSettings, found: Refusals) -> None:
-    """The folders of bookies: one that is damaged is left out, if there are others."""
+    """The folders of bookies; a damaged one is left out if there are others."""
     left_out: list[str] = []
     identities: dict[str, FolderIdentity] = {}
     folders = settings.bookie_folders()

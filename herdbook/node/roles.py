@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Final
 import msgspec
 
 from engine.errors import FolderError
-from engine.folder.modes import make_own
+from engine.folder.modes import ensure_private
 from engine.ledger.capacity import Capacity, watched
 from engine.ports.clock import SystemClock
 from engine.ports.metrics import NO_METRICS, Metrics
@@ -73,8 +73,8 @@ def write_client_file(settings: NodeSettings) -> Path:
     file = settings.own_folder / CLIENT_FILE
     if not file.parent.is_dir():
         raise FolderError(
-            f"{settings.data} is gone, or lacks the node's own folder: mount its disk; nothing is "
-            "made there while the node runs"
+            f"{settings.data}, or the node's own folder in it, is missing: mount its disk; nothing "
+            "is created there while the node runs"
         )
     text = "\n".join(lines) + "\n"
     if file.is_file() and file.read_bytes() == text.encode():
@@ -190,7 +190,7 @@ async def _herd(service: Service) -> None:
         service.serving(node.address)
 
     data = settings.folder(Role.HERD)
-    make_own(data)
+    ensure_private(data)
     async with (
         open_store(settings.url) as client,
         _watching(client.capacity, [data], settings),
@@ -254,7 +254,7 @@ async def _broker(service: Service) -> None:
 
 
 def http_settings(settings: NodeSettings, once: str = "") -> "HttpServerSettings":
-    """What the HTTP of a node is told. `once`: a ticket for one login."""
+    """The settings of a node's HTTP. `once`: a ticket for one login."""
     from herdbook.http.serving import HttpServerSettings
     from herdbook.http.settings import WebSettings
 
@@ -348,7 +348,7 @@ def _fixed(address: str) -> bool:
 
 
 def configuration_of(settings: NodeSettings) -> Configuration:
-    """What clients of this machine are told of the node's cluster."""
+    """The configuration for clients of the node's cluster on this machine."""
     return Configuration(
         url=settings.url,
         wire=settings.wire,

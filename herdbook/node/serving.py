@@ -19,7 +19,7 @@ from typing import Any, Final
 
 from engine.errors import FolderLocked, InvalidRequest
 from engine.folder.lock import FolderLock, is_locked
-from engine.folder.modes import close_to_others
+from engine.folder.modes import make_private
 from engine.ledger.capacity import require_room
 from engine.ports.clock import SystemClock
 from engine.ports.system_disk import SystemDisk, existing
@@ -43,9 +43,9 @@ async def serve_node(settings: NodeSettings, say: Say) -> None:
     """Serve until SIGTERM or SIGINT; a second one ends it at once. On SIGHUP all of its processes
     read secrets and certificates again.
 
-    Raises `FolderLocked` where the folder has a node, `InvalidRequest` where somebody else listens
-    at its ports, `DiskFull` where a folder's disk has no room for a start, `NodeFailed` where a
-    role cannot go on, and in one process what that role raised.
+    Raises `FolderLocked` if a node runs in the folder, `InvalidRequest` if another program uses its
+    ports, `DiskFull` if a folder's disk has too little space to start, `NodeFailed` if a role
+    cannot go on, or in one process what that role raised.
     """
     quiet_grpc()
     ending = Ending()
@@ -93,8 +93,8 @@ def refuse_taken(settings: NodeSettings) -> None:
 
 
 def listen_once(key: str, address: str) -> None:
-    """Listen at an address for a moment. Raises `InvalidRequest` where somebody else does so,
-    `OSError` where one cannot."""
+    """Listen at an address for a moment. Raises `InvalidRequest` if another program does,
+    `OSError` if it fails."""
     host, port = parse_host_port(address)
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     try:
@@ -219,22 +219,22 @@ async def _beside(work: Coroutine[Any, Any, None]) -> AsyncIterator[None]:
 
 
 def refuse_running(folder: Path) -> None:
-    """Raise `FolderLocked` for the own folder of a node that runs. Nothing is made by looking."""
+    """Raise `FolderLocked` if a node runs in this folder of its own. This creates no file."""
     if is_locked(folder):
         raise FolderLocked(_runs(folder))
 
 
 def _runs(folder: Path) -> str:
-    return f"{folder.parent} has a node that runs: stop that one first"
+    return f"a node already runs in {folder.parent}: stop that one first"
 
 
 @contextmanager
 def locked(folder: Path) -> Iterator[None]:
-    """Hold a node's folder, and close what it is in to others. Raises `FolderLocked`."""
+    """Lock a node's folder, and make its parent private. Raises `FolderLocked`."""
     with ExitStack() as stack:
         lock = FolderLock.of(folder)
         stack.callback(lock.close)
         if not lock.try_take():
             raise FolderLocked(_runs(folder))
-        close_to_others(folder.parent)
+        make_private(folder.parent)
         yield

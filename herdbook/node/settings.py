@@ -100,7 +100,7 @@ class BrokerTable(Table, frozen=True):
     discover: dict[str, tuple[str, ...]] = {}
     on_alarm: tuple[str, ...] = ()
     proxies: tuple[str, ...] = ()
-    """Addresses and networks of proxies whose X-Forwarded-For is believed."""
+    """Addresses and networks of proxies whose X-Forwarded-For is trusted."""
 
 
 class HttpTable(Table, frozen=True):
@@ -111,7 +111,7 @@ class HttpTable(Table, frozen=True):
     hosts: tuple[str, ...] = ()
     """Names that browsers may call this server by, beside its own address."""
     proxies: tuple[str, ...] = ()
-    """Addresses and networks of proxies whose X-Forwarded-For is believed."""
+    """Addresses and networks of proxies whose X-Forwarded-For is trusted."""
     certificate: File = ""
     private_key: File = ""
     open_metrics: bool = False
@@ -180,8 +180,9 @@ class NodeSettings(Table, frozen=True):
     insecure: bool = False
     """Serve other machines without asking them for any proof."""
     reserve_bytes: Annotated[int, Meta(ge=0)] = 0
-    """With less free on the disk of a folder no new data is taken: what is left is for deletions.
-    0: 1 GiB, or 5 % of a smaller disk, at least 16 MiB."""
+    """If less is free on a folder's disk, new data is refused: the rest is kept for deletions. 0: 1
+    GiB, or 5 % of a smaller disk, at least 16 MiB.
+    """
     security: SecurityTable = SecurityTable()
     zookeeper: ZooKeeperTable = ZooKeeperTable()
     audit: AuditTable = AuditTable()
@@ -243,7 +244,7 @@ class NodeSettings(Table, frozen=True):
 
     @property
     def bookie_settings(self) -> BookieSettings:
-        """How bookies behave, and how much of the disk of any folder is kept for deletions."""
+        """The settings of bookies, and how much of each folder's disk is kept for deletions."""
         bounds = self.bounds
         return BookieSettings(
             journal_queue_bytes_max=bounds.journal_queue_bytes,

@@ -35,8 +35,8 @@ _logger: Final = logging.getLogger(__name__)
 class NodeStatus(msgspec.Struct, frozen=True):
     """A node as it was when something changed last. Empty `url`: it serves a folder.
 
-    A node that gives no sign of life for `silence_ms` milliseconds is silent. `folders` are those
-    on whose disks it keeps data, `reserve_bytes` how much of each is kept for deletions.
+    A node that gives no sign of life for `silence_ms` milliseconds is silent. `folders` are its
+    data folders, `reserve_bytes` is how much of each disk is kept for deletions.
     """
 
     pid: int
@@ -122,7 +122,7 @@ def read_status(folder: Path) -> NodeStatus:
 
 
 def lack_of_room(status: NodeStatus) -> str:
-    """Why the disks of a node's folders have no room for new data now; "" if they have."""
+    """Why the disks of a node's folders have no space for new data now; "" if they have."""
     keeping = BookieSettings().keeping(status.reserve_bytes)
     capacity = Capacity(0)
     for name in status.folders:

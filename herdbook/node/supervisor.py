@@ -129,7 +129,7 @@ class Supervisor:
                 raise outcome
 
     def renew(self) -> None:
-        """Have all processes read secrets and certificates again; who starts later does so then."""
+        """Make all processes read secrets and certificates again; later ones read them at start."""
         for watched in self._watched:
             watched.renew()
 
@@ -257,7 +257,7 @@ class _Watched:
         self._writer.write(msgspec.json.encode(Command(others=others)) + b"\n")
 
     def renew(self) -> None:
-        """Have it read secrets and certificates again."""
+        """Make it read secrets and certificates again."""
         if not self.gone.is_set() and self._writer is not None:
             self._writer.write(msgspec.json.encode(Command(renew=True)) + b"\n")
 

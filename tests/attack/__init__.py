@@ -1,1 +1,1 @@
-"""What somebody without rights may do to a node, and what it costs the node."""
+"""What a user without rights can do to a node, and what it costs the node."""

@@ -1,7 +1,7 @@
-"""Statements that try to cost more than a query may: drawn from a grammar, the same for a seed.
+"""Statements that try to use more than a query may: drawn from a grammar, the same for each seed.
 
-`python -m tests.attack.hostile --count 100000` asks them all and fails at the first that is out of
-bounds; docs/soak.md has what it said.
+`python -m tests.attack.hostile --count 100000` runs them and fails at the first one that exceeds a
+limit; its report is in docs/soak.md.
 """
 
 import argparse
@@ -41,9 +41,9 @@ SETTINGS: Final = QuerySettings(
     run_timeout_ms=100,
 )
 _ENDED_S: Final = 1.0
-"""A query is gone so long after its time."""
+"""A query must have ended this long after its time limit."""
 _LATE_S: Final = 10.0
-"""What a busy machine may add to that before it counts as a failure."""
+"""The additional time that is allowed on a busy machine."""
 _NO_TABLES: Final = Catalog({}, {}, Counters())
 _NUMBERS: Final = ("i", "i * 7 % 1000", "hash(i) % 97", "i / 3", "-i", "length(i::VARCHAR)")
 _AGGREGATES: Final = (
@@ -59,7 +59,7 @@ class Grammar:
         self._rng = random.Random(seed)
 
     def statement(self) -> str:
-        """One of some kind."""
+        """A statement of a random kind."""
         rng = self._rng
         return rng.choice(
             (
@@ -213,7 +213,7 @@ class Grammar:
         )
 
     def _bits_of_it(self) -> str:
-        """Text that is hardly SQL."""
+        """Text that is barely SQL."""
         words = (
             "SELECT",
             "FROM",
@@ -249,19 +249,19 @@ class Grammar:
 
 @dataclass(slots=True)
 class Outcome:
-    """What statements came to."""
+    """The results of the statements."""
 
     ends: Counter[str] = field(default_factory=Counter)
     """How many ended with an answer ("") or with an SQLSTATE."""
     held_bytes: int = 0
-    """The most that one process held."""
+    """The most memory that one process held."""
     slowest_s: float = 0.0
     wrong: list[str] = field(default_factory=list)
-    """Statements that were out of bounds, and why."""
+    """Statements that exceeded a limit, and which one."""
 
 
 class Attack:
-    """Asks statements as a node does, and looks at the processes from outside."""
+    """Runs statements the way a node does, and observes the processes from outside."""
 
     def __init__(self, pool: QueryPool, supervisor: int) -> None:
         self._pool = pool
@@ -269,7 +269,7 @@ class Attack:
         self.outcome = Outcome()
 
     async def ask(self, text: str) -> None:
-        """Ask one statement; note how it ended."""
+        """Run one statement, and record how it ended."""
         begun_s = time.monotonic()
         try:
             await self._pool.run(lambda: _work(text))
@@ -286,7 +286,7 @@ class Attack:
             self._wrong(text, f"it took {took_s:.1f} s")
 
     def look(self) -> None:
-        """See what the processes hold."""
+        """Measure the memory of the processes."""
         with contextlib.suppress(OSError):
             listed = Path(f"/proc/{self._supervisor}/task/{self._supervisor}/children").read_text()
             for pid in listed.split():
@@ -299,7 +299,7 @@ class Attack:
 
 
 def _work(text: str) -> Work:
-    """A statement as it comes to a query process. Raises what is wrong with it."""
+    """A statement in the form that a query process gets. Raises the errors of parsing it."""
     tree = parse(text).tree
     if not isinstance(tree, exp.Query | exp.Values):
         raise Error("no query")
@@ -309,7 +309,7 @@ def _work(text: str) -> Work:
 
 @asynccontextmanager
 async def attacking() -> AsyncIterator[Attack]:
-    """Something to attack, with query processes that are small."""
+    """A target with small query processes."""
     workers = ThreadWorkers(asyncio.get_running_loop())
     runner = QueryProcesses(workers, SETTINGS)
     pool = QueryPool(runner, SETTINGS)
@@ -324,7 +324,7 @@ async def attacking() -> AsyncIterator[Attack]:
 
 
 async def attack(seed: int, count: int) -> Outcome:
-    """Ask so many statements of a seed, as many at a time as may run."""
+    """Run `count` statements of a seed, as many at a time as allowed."""
     grammar = Grammar(seed)
     texts = (grammar.statement() for _ in range(count))
 
@@ -342,11 +342,11 @@ async def attack(seed: int, count: int) -> Outcome:
 
 
 HELD_BYTES_MAX: Final = int(1.1 * (SETTINGS.memory_bytes + PROCESS_BYTES)) + 48 * limits.MIB
-"""A tenth more than a process may hold, beside what it shares with the one it was made from."""
+"""A tenth more than a process may hold, without memory shared with its supervisor."""
 
 
 def main() -> int:
-    """Ask what the arguments say; returns the exit status."""
+    """Run with these command-line arguments; returns the exit status."""
     parser = argparse.ArgumentParser(prog="python -m tests.attack.hostile", description=__doc__)
     parser.add_argument("--count", type=int, default=2000)
     parser.add_argument("--seed", type=int, default=0)

@@ -1,4 +1,4 @@
-"""Every action at every door, asked as everybody: the table of `doors.txt` against real servers."""
+"""Every action over every interface as every role: `doors.txt` against real servers."""
 
 import re
 from collections.abc import Iterator
@@ -71,7 +71,7 @@ def test_each_door_answers_each_role_as_the_table_says(fort: Fort, door: str) ->
     rows.sort(key=lambda row: any(word in row[0] for word in LAST))
     wrong = []
     before = state_of(fort)
-    # What is refused comes first, and changes nothing.
+    # Refused actions come first, because they change nothing.
     for action, words in rows:
         for role in ROLES:
             if words[role] in ("no", "hidden"):
@@ -85,7 +85,7 @@ def test_each_door_answers_each_role_as_the_table_says(fort: Fort, door: str) ->
 
 
 def refused_wrongly(fort: Fort, door: str, action: str, role: str, word: str) -> list[str]:
-    """What is wrong with a refusal."""
+    """What is wrong with the refusals."""
     reply = ask(fort, door, action, role, fort.alma)
     wrong = leaks(fort, reply, role)
     if word == "no" and not reply.refused:
@@ -93,7 +93,7 @@ def refused_wrongly(fort: Fort, door: str, action: str, role: str, word: str) ->
     if word == "hidden" and reply.refused:
         wrong.append(f"it is refused, and should be as what there is not: {reply.text[:200]}")
     if role == "other":
-        # Of what is not theirs they do not even learn whether it is there.
+        # They must not even learn whether another user's thing exists.
         of = fort.umbra if word == "no" else fort.alma
         there, not_there = (
             anonymous(ask(fort, door, action, role, each).text, each) for each in (of, GHOST)
@@ -104,7 +104,7 @@ def refused_wrongly(fort: Fort, door: str, action: str, role: str, word: str) ->
 
 
 def allowed_wrongly(fort: Fort, door: str, action: str, role: str, of_tasks: bool) -> list[str]:
-    """What is wrong with what is let through."""
+    """What is wrong with the accepted actions."""
     of = fort.run(lambda: fort.fresh(ALMA)) if of_tasks else fort.alma
     reply = ask(fort, door, action, role, of)
     wrong = leaks(fort, reply, role)
@@ -114,7 +114,7 @@ def allowed_wrongly(fort: Fort, door: str, action: str, role: str, of_tasks: boo
 
 
 def leaks(fort: Fort, reply: Reply, role: str) -> list[str]:
-    """Names in a reply of what is not the caller's."""
+    """Names in a reply that the caller must not see."""
     if role in ("root", "part"):
         return []
     names = ["umbra"] if role in ("reader", "writer", "keeper") else ["umbra", "-of-alma"]

@@ -1,4 +1,4 @@
-"""A user who may only read asks a served folder for more than it has, and others go on."""
+"""A user who may only read asks a served folder for too much, and other users are not affected."""
 
 import asyncio
 import os
@@ -39,7 +39,7 @@ USERS: Final = ("ann", "bob", "eve")
 
 @contextmanager
 def served(folder: Path) -> Iterator[tuple[Running, str]]:
-    """A served folder with a table, an administrator and two who may read, and where it is."""
+    """A served folder with a table, an administrator and two readers, and its address."""
     data = str(folder / "data")
     asyncio.run(made(folder / "data"))
     ports = {
@@ -95,7 +95,7 @@ def until_served(url: str) -> None:
 
 
 def processes(pid: int) -> list[int]:
-    """A process and all that it has started."""
+    """A process and all processes that it has started."""
     found = [pid]
     with suppress(OSError):
         for task in os.listdir(f"/proc/{pid}/task"):
@@ -105,7 +105,7 @@ def processes(pid: int) -> list[int]:
 
 
 def held_bytes(pid: int) -> int:
-    """What a node holds in memory: each page once."""
+    """The memory of a node, counting each page once."""
     total = 0
     for each in processes(pid):
         with suppress(OSError):
@@ -174,7 +174,7 @@ def test_queries_without_end_do_not_keep_a_node_from_ending(tmp_path: Path) -> N
 
 
 def busiest(pids: set[int]) -> int:
-    """How many of some processes run at the moment."""
+    """How many of these processes are running at this moment."""
     count = 0
     for pid in pids:
         with suppress(OSError):

@@ -1,4 +1,4 @@
-"""Whatever a statement asks for, it ends within a query's bounds: with an answer or an error."""
+"""Every statement ends within a query's limits, with an answer or an error."""
 
 import pytest
 
@@ -11,5 +11,5 @@ async def test_five_hundred_hostile_statements_stay_within_their_bounds(seed: in
     assert not found.wrong
     assert sum(found.ends.values()) == 500
     assert found.held_bytes < HELD_BYTES_MAX
-    # They are of many kinds, and not all are refused.
+    # There are many kinds of statements, and not all are refused.
     assert found.ends[""] > 10 and found.ends["54000"] > 10 and len(found.ends) > 5

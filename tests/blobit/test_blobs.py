@@ -249,7 +249,7 @@ async def test_a_put_without_enough_bookies_says_so() -> None:
     cluster, blobs = await store()
     await cluster.registry.unregister("b0")
     cluster.bookies[0].down = True
-    with pytest.raises(BlobNotStored, match="no ledger could be made"):
+    with pytest.raises(BlobNotStored, match="no ledger could be created"):
         await blobs.put(b"moo")
 
 

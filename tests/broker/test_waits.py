@@ -1,4 +1,4 @@
-"""Waits for tasks: how many there may be, and how many of one user."""
+"""Limits on waits for tasks, in total and per user."""
 
 import pytest
 

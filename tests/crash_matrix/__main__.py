@@ -1,7 +1,7 @@
 """The crash matrix at full size; see the package.
 
-Each round is a line of JSON in the file of `--out`; given again, the same call goes on behind the
-rounds that stand there. Exit status 1: something did not start, or was lost.
+Each round is a line of JSON in the file of `--out`. With the same file, the same command continues
+after the rounds in it. Exit status 1: something did not start, or was lost.
 """
 
 import argparse
@@ -37,7 +37,7 @@ def shares(rows: Iterable[Row | CommandRow], rounds: int) -> dict[str, int]:
 
 
 class Book:
-    """The rounds that were made, in a file."""
+    """The finished rounds, in a file."""
 
     def __init__(self, path: Path) -> None:
         self._path = path
@@ -48,11 +48,11 @@ class Book:
             self.outcomes = [Outcome(**json.loads(line)) for line in lines]
 
     def has(self, row: str, number: int) -> bool:
-        """Whether a round was made."""
+        """Whether a round is finished."""
         return any((each.row, each.round) == (row, number) for each in self.outcomes)
 
     def add(self, outcome: Outcome) -> None:
-        """Note a round, and say what was wrong with it."""
+        """Record a round, and print what was wrong with it."""
         with self._lock:
             self.outcomes.append(outcome)
             with self._path.open("a") as file:
@@ -69,7 +69,7 @@ class Book:
 
 
 def table(outcomes: Iterable[Outcome]) -> list[str]:
-    """What came of it, a line a row."""
+    """The results, one line per row."""
     form = "{:<24}{:>7}{:>13}{:>6}{:>6}{:>8}{:>11}{:>9}"
     head = ("row", "rounds", "not started", "late", "lost", "faults", "looked at", "slowest")
     lines = [form.format(*head)]

@@ -56,14 +56,14 @@ def says(key: int) -> str:
 
 
 class Store(Protocol):
-    """What is done with a store. Each raises one of `FAILURES`, or answers."""
+    """The operations on a store. Each returns a result or raises one of `FAILURES`."""
 
     async def put(self, kind: str, key: int) -> str:
-        """Do one thing; what to note of it."""
+        """Do one operation; returns the text to record."""
         ...
 
     async def look(self, kind: str, noted: str) -> bool:
-        """Whether a thing that was noted is there, and whole."""
+        """Whether the result of a recorded operation exists completely."""
         ...
 
 

@@ -1,8 +1,8 @@
-"""Commands that are started, killed whole or in part, and started again. All of it by process id.
+"""Starts commands, kills all or some of their processes by id, and starts them again.
 
 Invariants:
-- Each start has a mark in its environment, which all that it starts inherits: so also what outlived
-  its parent is found.
+- Each start has a mark in its environment, which all its descendants inherit, so that processes
+  that outlived their parent are found, too.
 """
 
 import contextlib
@@ -27,7 +27,7 @@ class NotStarted(Exception):
 
 
 class Started:
-    """One start of a command: its process and all that this one started."""
+    """One start of a command: its process and all processes that this one started."""
 
     def __init__(self, words: Sequence[str], output: Path) -> None:
         self.words = tuple(words)
@@ -54,11 +54,11 @@ class Started:
 
     @property
     def runs(self) -> bool:
-        """Whether its first process does."""
+        """Whether its first process is running."""
         return self.process.poll() is None
 
     def said(self) -> str:
-        """What it printed."""
+        """Its output."""
         return self._output.read_text(errors="replace")
 
     def until(self, word: str, limit_s: float) -> float:
@@ -80,7 +80,7 @@ class Started:
         return None
 
     def last_words(self) -> str:
-        """The end of what it said on standard error."""
+        """The end of its standard error."""
         lines = self._errors.read_text(errors="replace").strip().splitlines()
         return " | ".join(lines[-6:])[-900:]
 
@@ -101,7 +101,7 @@ class Started:
             self.process.wait()
 
     def gone(self, limit_s: float) -> list[int]:
-        """Wait until none of its processes lives; those that still do."""
+        """Wait until none of its processes is alive; returns those that still are."""
         until_s = time.monotonic() + limit_s
         while (left := self.everyone()) and time.monotonic() < until_s:
             time.sleep(_POLL_S)

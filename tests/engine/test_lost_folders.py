@@ -1,4 +1,4 @@
-"""Folders of bookies that are empty, vanish, or are copied: nothing is made in their place."""
+"""Folders of bookies that are empty, vanish, or are copied: they are not created again."""
 
 import os
 import shutil
@@ -51,7 +51,7 @@ async def test_an_empty_folder_where_a_bookie_has_its_data_is_refused_and_stays_
         assert (await made.serve("one", settings=HERE)).bookies == [bookie_id]
 
 
-async def test_a_new_bookie_starts_where_one_was_whose_loss_was_said(tmp_path: Path) -> None:
+async def test_a_new_bookie_starts_where_a_bookie_was_declared_lost(tmp_path: Path) -> None:
     async with site(tmp_path) as made:
         bookie_id = await stopped(made, "one")
         shutil.rmtree(tmp_path / "one")

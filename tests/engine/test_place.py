@@ -100,7 +100,7 @@ def test_a_place_names_another_store_that_is_spoken_to_alike() -> None:
 
 def test_a_secret_that_is_not_on_this_machine_is_named(tmp_path: Path) -> None:
     missing = tmp_path / "secret"
-    with pytest.raises(InvalidRequest, match="cannot be read on this machine"):
+    with pytest.raises(InvalidRequest, match="no such file on this machine"):
         Place(secret_file=str(missing)).make_security()
     missing.write_bytes(b"sixteen bytes or more\n")
     missing.chmod(0o600)

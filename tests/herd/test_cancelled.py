@@ -1,4 +1,4 @@
-"""A commit whose caller is cancelled at any await is whole or not there, and loses no other one."""
+"""A commit cancelled at any await happens completely or not at all, and loses no other commit."""
 
 from engine.state.memory import MemoryState
 from tests.engine.ledger.scripted import Cluster

@@ -36,7 +36,7 @@ class Door:
                 self.open -= 1
 
 
-async def test_who_comes_while_the_last_one_closes_waits_and_opens_it_again() -> None:
+async def test_a_caller_that_comes_during_a_close_waits_and_opens_it_again() -> None:
     door = Door()
     first = asyncio.ensure_future(door.use())
     for _ in range(3):

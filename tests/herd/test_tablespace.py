@@ -200,10 +200,10 @@ async def test_a_commit_that_waits_for_room_is_not_idle_and_is_not_logged_once_i
         await insert(patient, table, [1, 0, ""])
         await insert(ended, table, [2, 0, ""])
 
-        def no_room(*_: object, **__: object) -> None:
+        def disk_full_error(*_: object, **__: object) -> None:
             raise Overloaded("the log has no room")
 
-        space.replica.propose = no_room  # type: ignore[assignment]
+        space.replica.propose = disk_full_error  # type: ignore[assignment]
         commits = [asyncio.create_task(one.commit()) for one in (patient, ended)]
         await until(lambda: idle.ended)
         assert not patient.ended and not ended.ended

@@ -70,7 +70,7 @@ def test_the_default_number_of_replicas_is_shown_and_set(folder: Path) -> None:
     assert json.loads(told("5", "--json")) == {"default_replicas": 5}
     assert told() == "5 replicas by default"
     wrong = RUNNER.invoke(app, ["herd", "set-replicas", "farm", "few", "--url", str(folder)])
-    assert wrong.exit_code == 2 and "no number" in wrong.output
+    assert wrong.exit_code == 2 and "neither a number" in wrong.output
 
 
 @pytest.mark.parametrize(

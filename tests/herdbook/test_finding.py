@@ -124,7 +124,7 @@ def test_zookeeper_is_reached_over_tls_where_its_authorities_are_named(
     warn_of_clear_password("herdbook://127.0.0.1:2181/prod")
     warn_of_clear_password(str(tmp_path))
     told = capsys.readouterr().err.splitlines()
-    assert len(told) == 1 and "zk1:2181 in the clear" in told[0]
+    assert len(told) == 1 and "zk1:2181 unencrypted" in told[0]
 
 
 def test_without_a_file_nothing_is_said(tmp_path: Path) -> None:

@@ -169,7 +169,7 @@ async def test_a_full_disk_refuses_new_data_at_once_and_takes_deletions(
         await sql.close()
 
 
-async def test_where_not_even_the_reserve_is_left_reads_go_on_and_nothing_needs_a_restart(
+async def test_if_the_reserve_is_used_up_reads_go_on_and_nothing_needs_a_restart(
     tmp_path: Path, room: Room
 ) -> None:
     async with opened(tmp_path / "data") as book:

@@ -359,7 +359,7 @@ ACCESS_MUTANTS: Final = (
         "            await asyncio.wait((looking.task,), timeout=None)\n",
         by_test(
             _USERS_TESTS,
-            "test_who_is_not_known_waits_a_bounded_time_for_rows_that_do_not_answer",
+            "test_a_login_waits_a_bounded_time_for_rows_that_do_not_answer",
         ),
     ),
     Mutant(

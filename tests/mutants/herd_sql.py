@@ -162,7 +162,7 @@ HERD_SQL_MUTANTS: Final = (
         "herd/sql/query_pool.py",
         "        places = self._holding if holding and self._places.full(user) else self._places\n",
         "        places = self._places\n",
-        by_test(_POOL, "test_who_holds_locks_has_a_place_although_all_are_taken"),
+        by_test(_POOL, "test_a_query_that_holds_locks_gets_a_place_although_all_are_taken"),
     ),
     Mutant(
         "nobody-watches-the-memory-of-queries",

@@ -162,7 +162,7 @@ HERD_STAGING_MUTANTS: Final = (
         "a-name-goes-before-its-ledger-was-made",
         "a missing ledger may still be created: its name stays until it is old",
         "herd/staging/registry.py",
-        "        # It was deleted, or will still be created: a later look at its name will tell.\n"
+        "        # It was deleted, or will still be created: a later check will show which.\n"
         "        return\n",
         "        pass\n",
         by_test(

@@ -120,7 +120,7 @@ HTTP_MUTANTS: Final = (
         "return not",
         by_test(
             "engine/access/test_guesses.py",
-            "test_wrong_tries_at_one_user_keep_no_other_user_of_the_address_out",
+            "test_wrong_passwords_for_one_user_lock_out_no_other_user_of_the_address",
         ),
     ),
     Mutant(
@@ -131,7 +131,7 @@ HTTP_MUTANTS: Final = (
         "return count",
         by_test(
             "engine/access/test_guesses.py",
-            "test_one_wrong_try_a_minute_keeps_nobody_out_of_an_address",
+            "test_one_wrong_password_a_minute_locks_out_nobody_at_an_address",
         ),
     ),
     Mutant(
@@ -140,7 +140,7 @@ HTTP_MUTANTS: Final = (
         _GATE,
         "turns = self._turns_of_known if known else self._turns_of_strangers",
         "turns = self._turns_of_strangers",
-        by_test(_BROWSER_TESTS, "test_a_known_user_waits_for_no_password_of_strangers"),
+        by_test(_BROWSER_TESTS, "test_a_known_user_does_not_wait_for_unknown_users"),
     ),
     Mutant(
         "a-restart-forgets-who-was-let-in",
@@ -170,7 +170,7 @@ HTTP_MUTANTS: Final = (
         _SESSIONS,
         "        self._make_room(principal.name)\n",
         "",
-        by_test(_BROWSER_TESTS, "test_log_ins_of_one_user_end_no_session_of_another_one"),
+        by_test(_BROWSER_TESTS, "test_logins_of_one_user_end_no_session_of_another_user"),
     ),
     Mutant(
         "anybody-says-who-asks",
@@ -180,7 +180,7 @@ HTTP_MUTANTS: Final = (
         "while told:",
         by_test(
             "herdbook/http/test_listening.py",
-            "test_only_a_proxy_of_the_settings_says_who_asks",
+            "test_only_a_proxy_of_the_settings_names_the_client",
         ),
     ),
     Mutant(

@@ -31,7 +31,7 @@ REMOVAL_MUTANTS: Final = (
         "        except EngineError:\n",
         by_test(
             _LOG_TESTS,
-            "test_a_removal_that_cannot_fence_the_last_leader_for_want_of_metadata_is_begun_again",
+            "test_a_removal_that_cannot_fence_the_last_leader_without_metadata_is_started_again",
         ),
     ),
     Mutant(

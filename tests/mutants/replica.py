@@ -22,13 +22,13 @@ _MACHINE_TESTS: Final = "engine/replica/test_machines.py"
 REPLICA_MUTANTS: Final = (
     Mutant(
         "a-cancelled-request-to-give-way-stays",
-        "a leader whose request to give way is cancelled takes proposals again",
+        "a leader accepts proposals again if the request to step down is cancelled",
         "engine/replica/leading.py",
         "            self._draining = False\n            raise\n",
         "            raise\n",
         by_test(
             "engine/replica/test_giving_way.py",
-            "test_a_leader_that_is_no_longer_asked_to_give_way_takes_proposals_again",
+            "test_a_leader_accepts_proposals_again_if_the_request_to_step_down_is_cancelled",
         ),
     ),
     Mutant(

@@ -203,7 +203,7 @@ SUPERVISOR_MUTANTS: Final = (
         "        async with shared.changing:\n            shared.opened = None\n",
         by_test(
             "herd/test_sharing.py",
-            "test_who_comes_while_the_last_one_closes_waits_and_opens_it_again",
+            "test_a_caller_that_comes_during_a_close_waits_and_opens_it_again",
         ),
     ),
     Mutant(

@@ -46,7 +46,7 @@ WIRE_MUTANTS: Final = (
         "",
         by_test(
             _ROTATION_TESTS,
-            "test_what_does_not_fit_changes_nothing_and_is_told_in_one_line[another_key-for TLS]",
+            "test_mismatched_files_change_nothing_and_are_logged_in_one_line[another_key-for TLS]",
         ),
     ),
     Mutant(
@@ -265,7 +265,7 @@ DIALING_MUTANTS: Final = (
     ),
     Mutant(
         "strangers-are-not-counted",
-        "what is accepted is counted from then on, TLS or not",
+        "a connection counts as soon as it is accepted, with TLS or not",
         _LISTENING,
         "            if len(self._open) < self._sockets_max and",
         "            if self._sockets_max and",

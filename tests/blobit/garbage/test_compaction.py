@@ -108,7 +108,7 @@ async def test_a_copy_that_fails_after_its_round_was_cancelled_troubles_nobody(
             begun.set()
             await may_fail.wait()
             failed.set()
-            raise BlobNotStored("no ledger could be made")
+            raise BlobNotStored("no ledger could be created")
 
         with monkeypatch.context() as patched:
             patched.setattr(compacting, "copy_part", fail)

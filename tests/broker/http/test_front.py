@@ -274,7 +274,7 @@ async def test_metrics_which_name_all_tenants_are_for_administrators() -> None:
         assert (await ask(ADMIN, "GET", "/metrics")).text == "waiting{shop} 7\n"
 
 
-async def test_who_may_act_for_no_tenant_opens_no_transaction() -> None:
+async def test_a_user_without_a_tenant_opens_no_transaction() -> None:
     begin = {"action": "beginTransaction"}
     async with known(NO_GRANT, READER, WRITER, ADMIN) as ask:
         for who in (NO_GRANT, READER):

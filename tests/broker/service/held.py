@@ -1,8 +1,8 @@
-"""A broker on a log that is as slow as a test wants it.
+"""A broker on a log whose speed the test controls.
 
 Invariants:
-- What is proposed while the log is held is applied when the test says so, in its order.
-- Time stands still but for what the test lets pass.
+- Proposals made while the log is held are applied when the test says so, in their order.
+- Time advances only when the test advances it.
 """
 
 import asyncio
@@ -60,7 +60,7 @@ class HeldReplica(MemoryReplica):
         self._proposed = before + self._proposed
 
     def release(self) -> None:
-        """Hold nothing any more."""
+        """Stop holding the log."""
         self.held = False
         self.apply(len(self.waiting))
 
@@ -81,12 +81,12 @@ class HeldBroker:
         )
 
     async def turns(self, count: int = 12) -> None:
-        """Let all that can go on at this moment do so, while the log is held."""
+        """Run everything that can run at this moment, while the log is held."""
         for _ in range(count):
             await asyncio.sleep(0)
 
     async def settled(self) -> None:
-        """Let the log go, and wait until nothing is on its way."""
+        """Release the log, and wait until nothing is in flight."""
         self.replica.release()
         quiet = 0
         while quiet < 3:

@@ -189,7 +189,7 @@ async def test_one_users_waits_keep_nobody_else_from_waiting(
         assert [task.id for task in await asyncio.gather(*waits)] == [task_id] * 2
 
 
-async def test_of_types_a_user_sees_those_that_tasks_of_their_tenants_have() -> None:
+async def test_a_user_sees_only_types_of_tasks_of_the_users_tenants() -> None:
     async with house() as made, made.calls(NODE) as node, made.calls(logged_in("ann")) as ann:
         # Submitted by a part of the cluster: whoever asks for the types did not see these tasks.
         worker = await FakeWorker.connected(made.broker, "w1", limits=WorkerLimits(1))

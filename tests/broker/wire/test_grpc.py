@@ -298,7 +298,7 @@ async def test_addresses_may_change_for_as_long_as_a_program_runs() -> None:
     await channels.close()
 
 
-async def test_a_channel_is_made_anew_when_certificates_were_read_again() -> None:
+async def test_a_channel_is_replaced_after_certificates_were_read_again() -> None:
     source = [Security(secret=b"the cows come home")]
     channels = Channels(Security.renewed(lambda: source[0]))
     first = channels.get("127.0.0.1:1")

@@ -60,7 +60,7 @@ def test_strangers_behind_a_proxy_keep_nobody_out_who_was_let_in_there() -> None
     right(guesses, "proxy", "")
 
 
-def test_wrong_tries_at_one_user_keep_no_other_user_of_the_address_out() -> None:
+def test_wrong_passwords_for_one_user_lock_out_no_other_user_of_the_address() -> None:
     clock = StillClock()
     guesses = Guesses(clock)
     for _ in range(120):
@@ -76,7 +76,7 @@ def test_wrong_tries_at_one_user_keep_no_other_user_of_the_address_out() -> None
     right(guesses, "office", "ben")
 
 
-def test_one_wrong_try_a_minute_keeps_nobody_out_of_an_address() -> None:
+def test_one_wrong_password_a_minute_locks_out_nobody_at_an_address() -> None:
     clock = StillClock()
     guesses = Guesses(clock)
     for number in range(25):
@@ -142,7 +142,7 @@ def test_a_door_counts_by_address_whatever_the_port_and_lets_tokens_in() -> None
     asyncio.run(try_it())
 
 
-def test_of_a_name_that_none_can_be_no_more_is_kept_than_of_others() -> None:
+def test_an_invalid_name_takes_no_more_memory_than_others() -> None:
     guesses = Guesses(StillClock())
     name = "x" * 50_000
     assert [wrong(guesses, "a", name + end) for end in "abcdefg"] == [0, 0, 0, 0, 0, 1, 1]

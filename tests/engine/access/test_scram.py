@@ -187,7 +187,7 @@ def test_names_and_passwords_are_prepared_as_the_rfc_wants() -> None:
             prepared_name(wrong)
 
 
-def test_what_is_far_too_long_for_a_name_or_a_password_is_not_looked_at(
+def test_names_and_passwords_that_are_far_too_long_are_not_prepared(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     known = verifier("ann's word")

@@ -1,4 +1,4 @@
-"""Files of secrets that others may read are refused, wherever one is named."""
+"""Files of secrets that other users may read are refused, wherever they are named."""
 
 import asyncio
 import os
@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
-from engine.access.secret_files import secret_in, why_open
+from engine.access.secret_files import secret_in, why_not_private
 from engine.errors import InvalidRequest
 from engine.place import Place
 from engine.transport.security import Security
@@ -56,14 +56,14 @@ def test_the_group_may_read_a_secret_of_root_as_kubernetes_mounts_them(
 ) -> None:
     monkeypatch.setattr("engine.access.secret_files._ROOT", os.geteuid())
     for mode in (0o400, 0o440, 0o640):
-        assert why_open(written(tmp_path, mode)) == ""
+        assert why_not_private(written(tmp_path, mode)) == ""
         (tmp_path / "a secret").chmod(0o600)
     for mode in (0o444, 0o660, 0o644):
-        assert "chmod 600" in why_open(written(tmp_path, mode))
+        assert "chmod 600" in why_not_private(written(tmp_path, mode))
         (tmp_path / "a secret").chmod(0o600)
 
 
-def test_a_pipe_is_nobody_elses() -> None:
+def test_the_mode_of_a_pipe_is_not_checked() -> None:
     reading, writing = os.pipe()
     try:
         os.write(writing, b"moo\n")
@@ -100,7 +100,7 @@ DOORS: dict[str, Callable[[Path], object]] = {
 
 @pytest.mark.usefixtures("as_user")
 @pytest.mark.parametrize("door", DOORS)
-def test_each_that_reads_a_secret_refuses_one_that_others_may_read(
+def test_every_reader_of_a_secret_refuses_a_file_that_others_may_read(
     tmp_path: Path, door: str
 ) -> None:
     file = written(tmp_path, 0o644)
@@ -109,8 +109,8 @@ def test_each_that_reads_a_secret_refuses_one_that_others_may_read(
 
 
 @pytest.mark.parametrize("door", DOORS)
-def test_each_that_reads_a_secret_refuses_a_file_without_one(tmp_path: Path, door: str) -> None:
-    """It was no secret, and nobody was asked for one."""
+def test_every_reader_of_a_secret_refuses_an_empty_file(tmp_path: Path, door: str) -> None:
+    """Before, such a file counted as no secret, and everybody was let in."""
     file = tmp_path / "empty"
     file.write_text(" \n")
     file.chmod(0o600)

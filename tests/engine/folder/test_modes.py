@@ -1,4 +1,4 @@
-"""Who may read a folder: its owner alone, whether it was made or was there."""
+"""Only its owner may read a folder, whether it was new or existed before."""
 
 import os
 from pathlib import Path
@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 import herdbook
-from engine.folder.modes import write_for_ourselves
+from engine.folder.modes import set_private_umask
 from herdbook.finding import find
 
 
@@ -52,7 +52,7 @@ def test_each_folder_within_an_open_one_is_closed_to_others(tmp_path: Path) -> N
 def test_a_server_lets_nobody_else_read_what_it_makes(tmp_path: Path) -> None:
     before = os.umask(0o022)
     try:
-        write_for_ourselves()
+        set_private_umask()
         (tmp_path / "file").touch()
         (tmp_path / "folder").mkdir()
         assert (mode_of(tmp_path / "file"), mode_of(tmp_path / "folder")) == (0o600, 0o700)

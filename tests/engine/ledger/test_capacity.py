@@ -1,4 +1,4 @@
-"""Whether new data finds room: by this machine's disks, and by what bookies say of theirs."""
+"""Whether there is space for new data, on this machine's disks and on those of the bookies."""
 
 import asyncio
 import threading
@@ -13,7 +13,7 @@ from engine.errors import DiskFull, EngineError
 from engine.ledger.capacity import Capacity, require_room, watched
 from engine.metadata.bookies import Registration
 from engine.ports.disk import Space
-from engine.ports.system_disk import SystemDisk, no_room
+from engine.ports.system_disk import SystemDisk, disk_full_error
 from engine.ports.system_workers import ThreadWorkers
 from tests.simulation.virtual import elapse, virtually
 
@@ -220,7 +220,7 @@ def test_the_reserve_is_what_an_operator_says_or_usual_for_the_size_of_the_disk(
 
 
 def test_a_full_disk_is_an_error_of_the_engine_and_of_the_system(tmp_path: Path) -> None:
-    error = no_room(tmp_path / "gone")
+    error = disk_full_error(tmp_path / "gone")
     kinds = type(error).__mro__
     assert EngineError in kinds and OSError in kinds
     assert str(error).startswith(f"{tmp_path / 'gone'} cannot be written")

@@ -162,7 +162,7 @@ async def test_a_log_that_begins_before_the_list_is_emptied_keeps_its_ledger() -
     assert await writer.append(b"goes on") == Position(writer.ledger, 0)
 
 
-async def test_a_removal_that_cannot_fence_the_last_leader_for_want_of_metadata_is_begun_again(
+async def test_a_removal_that_cannot_fence_the_last_leader_without_metadata_is_started_again(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     yard = await Yard.of(3)

@@ -1,4 +1,4 @@
-"""A real ZooKeeper behind TLS: whose certificates are believed, and what is told without TLS."""
+"""A real ZooKeeper behind TLS: which certificates are trusted, and warnings without TLS."""
 
 import asyncio
 import select
@@ -15,7 +15,7 @@ import pytest
 from engine.errors import InvalidRequest, MetadataUnavailable
 from engine.metadata.zookeeper import ZooKeeperStore
 from engine.metadata.zookeeper_client import _select_in_thread
-from engine.metadata.zookeeper_settings import ZooKeeperSettings, clear_password
+from engine.metadata.zookeeper_settings import ZooKeeperSettings, unencrypted_password
 from engine.ports.renewing import renew_all
 from engine.transport.security import Security
 from herdbook.zookeeper_server import ZooKeeperServer, free_port
@@ -33,7 +33,7 @@ ssl.clientAuth=need
 
 
 class SecureServer(ZooKeeperServer):
-    """A server with one more port, where it speaks TLS and asks for a certificate."""
+    """A server with an additional TLS port that requires a client certificate."""
 
     def __init__(self, folder: Path) -> None:
         super().__init__(folder)
@@ -100,7 +100,7 @@ async def test_a_store_is_kept_over_tls_with_a_certificate_of_ones_own(
 
 
 @pytest.mark.parametrize("wrong", ["authorities", "certificate"])
-async def test_who_is_not_certified_by_the_right_authority_is_not_spoken_to(
+async def test_nothing_is_sent_to_a_server_without_a_certificate_of_the_right_authority(
     server: SecureServer, wrong: str
 ) -> None:
     right = server.old.security("client")
@@ -177,11 +177,13 @@ def test_what_was_decrypted_already_is_ready_to_be_read(tmp_path: Path) -> None:
         ("127.0.0.1:2181,localhost:2182,[::1]:2183", "herdbook", False, False),
     ],
 )
-def test_a_password_in_the_clear_is_told_of(hosts: str, user: str, tls: bool, warned: bool) -> None:
-    assert bool(clear_password(hosts, user, tls)) == warned
+def test_an_unencrypted_password_is_reported(
+    hosts: str, user: str, tls: bool, warned: bool
+) -> None:
+    assert bool(unencrypted_password(hosts, user, tls)) == warned
 
 
-def test_a_certificate_goes_to_nobody_who_is_not_checked(tmp_path: Path) -> None:
+def test_a_certificate_is_presented_only_to_a_checked_server(tmp_path: Path) -> None:
     signed = Authority(tmp_path, "barn").sign("cow")
     with pytest.raises(InvalidRequest, match="authorities"):
         ZooKeeperSettings(tls=Security(b"", signed.certificate, signed.private_key))

@@ -103,7 +103,7 @@ async def test_a_scrub_finds_nothing_wrong_with_a_ledger_that_was_closed_empty()
     assert (mark.ledgers, mark.entries, mark.faults) == (1, 0, 0)
 
 
-async def test_a_scrub_names_ledgers_whose_entries_no_bookie_gives(
+async def test_a_scrub_names_ledgers_whose_entries_no_bookie_returns(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     yard = await Yard.of(3)
@@ -113,8 +113,8 @@ async def test_a_scrub_names_ledgers_whose_entries_no_bookie_gives(
         await yard.lose(name)
     mark = await Scrub(yard.workshop()).run()
     assert (mark.ledgers, mark.faults, mark.unheld) == (2, 0, 2)
-    assert f"ledger {closed.ledger_id}: no bookie gives entry 0" in caplog.text
-    assert f"ledger {writer.ledger_id}: no bookie gives the entries from 0 on" in caplog.text
+    assert f"ledger {closed.ledger_id}: no bookie returns entry 0" in caplog.text
+    assert f"ledger {writer.ledger_id}: no bookie returns the entries from 0 on" in caplog.text
 
 
 async def test_a_scrub_counts_no_ledger_of_which_one_bookie_has_everything() -> None:

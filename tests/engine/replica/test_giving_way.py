@@ -34,7 +34,7 @@ async def test_who_gives_way_leaves_no_outcome_unknown_and_no_proposal_lost() ->
         assert one.term == 0
 
 
-async def test_a_leader_that_is_no_longer_asked_to_give_way_takes_proposals_again() -> None:
+async def test_a_leader_accepts_proposals_again_if_the_request_to_step_down_is_cancelled() -> None:
     async with yard() as made:
         one = await made.leader("one")
         for bookie in made.cluster.bookies:

@@ -1,4 +1,4 @@
-"""One side of a wire whose files are replaced while it is used."""
+"""One side of a connection whose files are replaced while it is in use."""
 
 import shutil
 from pathlib import Path
@@ -38,7 +38,7 @@ class Rotating:
         shutil.copy(signed.private_key, self.private_key)
 
     def security(self) -> Security:
-        """What it knows, read again when it is told to."""
+        """Its credentials, which can be read again."""
         return Security.renewed(self._read)
 
     def _read(self) -> Security:

@@ -39,7 +39,7 @@ Break = Callable[[Rotating, Authority], None]
 
 @pytest.fixture(autouse=True)
 def _nothing_else(monkeypatch: pytest.MonkeyPatch) -> None:
-    """What other tests of this process left behind is not read again."""
+    """Files that other tests of this process left behind are not read again."""
     monkeypatch.setattr(renewing, "_known", WeakSet())
 
 
@@ -241,7 +241,7 @@ def no_authorities(files: Rotating, _other: Authority) -> None:
         (no_authorities, "for TLS"),
     ],
 )
-async def test_what_does_not_fit_changes_nothing_and_is_told_in_one_line(
+async def test_mismatched_files_change_nothing_and_are_logged_in_one_line(
     tmp_path: Path,
     both: tuple[Authority, Authority],
     caplog: pytest.LogCaptureFixture,
@@ -264,7 +264,7 @@ async def test_what_does_not_fit_changes_nothing_and_is_told_in_one_line(
         assert await served(house, before)
 
 
-def test_what_one_reader_raises_keeps_no_other_from_reading(
+def test_an_error_of_one_reader_does_not_stop_the_others(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     numbers, broken = itertools.count(), [False]

@@ -1,4 +1,4 @@
-"""Tablespaces that have fewer replicas than they should get them as nodes come, one at a time."""
+"""Tablespaces with too few replicas get the missing ones as nodes join, one at a time."""
 
 import asyncio
 from dataclasses import replace
@@ -15,7 +15,7 @@ from tests.simulation.virtual import elapse
 
 GRACE_S = SETTINGS.grace_ms / 1000
 SLOW_S = 2.0
-"""How long a replica takes to start in these tests; much longer than a look."""
+"""How long a replica takes to start in these tests: much longer than one check of the auditor."""
 
 
 async def add_slow(yard: Yard, *names: str) -> None:
@@ -99,7 +99,7 @@ def test_a_killed_leader_of_a_tablespace_made_with_one_node_up_is_followed_withi
     in_yard(script)
 
 
-def test_the_leader_and_auditor_dies_while_a_replica_is_being_made_and_never_two_are_made() -> None:
+def test_two_replicas_are_never_added_at_once_even_if_the_leader_and_auditor_die() -> None:
     async def script(yard: Yard) -> None:
         await yard.add("a")
         await yard.commands.create("farm")
@@ -166,7 +166,7 @@ def test_a_node_comes_back_while_another_takes_its_place() -> None:
     in_yard(script)
 
 
-def test_a_node_that_comes_makes_only_so_many_replicas_at_a_time() -> None:
+def test_a_new_node_creates_only_a_few_replicas_at_a_time() -> None:
     async def script(yard: Yard) -> None:
         few = replace(SETTINGS, made_at_once=2)
         names = [f"farm-{number}" for number in range(6)]
@@ -187,7 +187,7 @@ def test_a_node_that_comes_makes_only_so_many_replicas_at_a_time() -> None:
     in_yard(script)
 
 
-def test_the_number_of_the_cluster_holds_for_all_without_one_of_their_own() -> None:
+def test_the_clusters_default_applies_to_all_tablespaces_without_a_number_of_their_own() -> None:
     async def script(yard: Yard) -> None:
         assert await yard.commands.default_replicas() == 3
         await yard.add("a", "b", "c", "d", settings=replace(SETTINGS, makes_default=True))

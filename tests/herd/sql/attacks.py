@@ -1,7 +1,7 @@
 """Statements that are too large, out of range, or of odd types, and what each must answer.
 
-A wanted answer is how Python writes the list of rows, or an SQLSTATE. All of them are asked of the
-table that `TABLES` makes; a result has at most `RESULT_BYTES` there, and a query `QUERY_BYTES`.
+The expected answer is the list of rows as Python prints it, or an SQLSTATE. All statements run on
+the table of `TABLES`, with the limits `RESULT_BYTES` for a result and `QUERY_BYTES` for a query.
 """
 
 from dataclasses import dataclass

@@ -1,7 +1,7 @@
 """Every statement ends with an answer or an error of the database, and the next one works.
 
-The table of `attacks.py` goes through every door. All errors are held until the end: what an error
-refers to must not keep a connection of DuckDB busy.
+The statements of `attacks.py` are run over every interface. All errors are kept until the end,
+because objects that an error refers to must not keep a connection of DuckDB busy.
 """
 
 import asyncio
@@ -37,7 +37,7 @@ from tests.herd.wire import wiring
 from tests.herd.wire.test_grpc import Client, serving
 
 Ask = Callable[[str], Awaitable[str]]
-"""What a statement answers, written as Python does. Raises what its user would see."""
+"""The answer of a statement as Python prints it. Raises the error that its user would see."""
 LATE = "SELECT CASE WHEN range = 100000 THEN error('late') ELSE range END FROM range(200000)"
 LARGE = "SELECT repeat('x', 3000000)"
 NEXT = "SELECT count(*) FROM t"
@@ -45,7 +45,7 @@ NEXT = "SELECT count(*) FROM t"
 
 @pytest.fixture(autouse=True)
 def small_bounds(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Answers are too large soon."""
+    """Settings with small limits for answers."""
     bounded = functools.partial(QuerySettings, result_bytes_max=RESULT_BYTES)
     monkeypatch.setattr("herd.sql.query.QuerySettings", bounded)
     monkeypatch.setattr("tests.herd.sql.sessions.SETTINGS", bounded(connections=2, threads=1))
@@ -61,7 +61,7 @@ def errors_seen(error: BaseException) -> Iterator[BaseException]:
 
 
 async def attack(ask: Ask, other: Ask, attacks: list[Attack], *, shows_rows: bool = True) -> int:
-    """Ask all of a table; fail at the first that ends in another way, or disturbs the next.
+    """Run all statements; fail at the first that ends in another way, or disturbs the next.
 
     Returns how many were refused.
     """

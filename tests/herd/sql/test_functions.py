@@ -1,7 +1,7 @@
-"""Functions of the query engine that a statement may not call, and all that were judged.
+"""Functions of the query engine that a statement may not call, and all that were reviewed.
 
-A new version of the query engine brings functions. Each of them is judged once: what a statement
-may not call goes into `herd/sql/functions.py`, everything else into `judged_functions.txt`.
+A new version of the query engine adds functions. Each of them is reviewed once: functions that a
+statement may not call go into `herd/sql/functions.py`, all others into `judged_functions.txt`.
 """
 
 from collections.abc import Iterator
@@ -40,7 +40,7 @@ def names_of(*kinds: str) -> set[str]:
 
 
 async def is_told(on: Asking, text: str) -> bool:
-    """Whether a statement is refused as one that calls what it may not."""
+    """Whether a statement is refused because it calls a function that it may not call."""
     error = await on.error(text)
     told = isinstance(error, NotSupportedError) and bool(error.hint)
     return told and "may not be called" in error.message
@@ -81,7 +81,7 @@ async def test_no_name_of_another_function_is_translated_to_a_refused_one() -> N
                 tree = parse_expression(text)
                 written = tree.sql(dialect="duckdb")
             except Exception:
-                # With so many arguments it is none of its name.
+                # With this many arguments it is not the function of that name.
                 continue
             if any(f"{other}(" in written.lower() for other in REFUSED):
                 with pytest.raises(NotSupportedError):

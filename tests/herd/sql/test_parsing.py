@@ -177,17 +177,17 @@ def test_a_table_is_read_as_of_a_checkpoint() -> None:
         "INSERT INTO cow SELECT " + "1+" * 200_000 + "1",
     ],
 )
-def test_statements_of_too_many_words_are_refused_before_they_are_read(
+def test_statements_with_too_many_tokens_are_refused_before_parsing(
     text: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(parsing._DIALECT, "parser", lambda: pytest.fail("it was read"))
-    with pytest.raises(TooLarge, match="a query has at most 20000 words"):
+    with pytest.raises(TooLarge, match="a query may have at most 20000 tokens"):
         parse(text)
 
 
 @pytest.mark.parametrize("text", ["SELECT ", "SHOW ", "EXPLAIN ", "INSERT INTO cow VALUES ", ""])
 @pytest.mark.parametrize("piece", ["/* ", "/*", "-- ", "'", '"', "(", "/**/ /*", "$a$ "])
-def test_a_text_full_of_what_does_not_end_is_read_once(text: str, piece: str) -> None:
+def test_unterminated_comments_are_scanned_only_once(text: str, piece: str) -> None:
     with contextlib.suppress(ProgrammingError, NotSupportedError, TooLarge):
         found = parse(text + piece * 100_000)
         assert found.pieces
@@ -201,7 +201,7 @@ def test_a_text_full_of_what_does_not_end_is_read_once(text: str, piece: str) ->
         "INSERT INTO cow VALUES " + ",".join(f"({n}, DATE '2024-01-01')" for n in range(5_000)),
     ],
 )
-def test_constants_in_lists_and_rows_are_no_words(text: str) -> None:
+def test_constants_in_lists_and_rows_do_not_count_as_tokens(text: str) -> None:
     assert parse(text).tree is not None
 
 

@@ -1,4 +1,4 @@
-"""Whose query runs next."""
+"""Which query runs next."""
 
 import asyncio
 from collections.abc import AsyncIterator, Callable
@@ -20,11 +20,11 @@ SETTINGS = QuerySettings(connections=4, holding=1, share=2, waiting_max=3)
 
 
 class Held:
-    """Runs a query until it is told to let it go."""
+    """Runs a query until the test ends it."""
 
     def __init__(self) -> None:
         self.running: list[str] = []
-        """The texts of those that run, in the order in which they began."""
+        """The texts of running queries, in the order in which they began."""
         self.ends: dict[str, asyncio.Event] = {}
 
     async def run(self, work: Work) -> pa.Table:
@@ -40,13 +40,13 @@ class Held:
         """See `QueryRunner.close`."""
 
     async def end(self, text: str) -> None:
-        """Let one go, and others come."""
+        """End one query, so that others can begin."""
         self.ends.setdefault(text, asyncio.Event()).set()
         await settled()
 
 
 async def settled() -> None:
-    """Let everything run that can."""
+    """Run everything that can run."""
     for _ in range(20):
         await asyncio.sleep(0)
 
@@ -55,7 +55,7 @@ async def settled() -> None:
 async def pools(
     settings: QuerySettings = SETTINGS,
 ) -> AsyncIterator[tuple[Held, Callable[..., "asyncio.Task[pa.Table]"]]]:
-    """What runs, and how a user asks."""
+    """The runner, and a function by which a user runs a query."""
     held = Held()
     pool = QueryPool(held, settings)
 
@@ -90,7 +90,7 @@ async def test_a_user_has_a_share_and_others_get_in_beside_it() -> None:
         assert held.running == ["ann 0", "ann 1", "ben 0"]
 
 
-async def test_a_free_place_goes_to_who_has_fewest_and_then_to_who_waited_longest() -> None:
+async def test_a_free_place_goes_to_the_user_with_the_fewest_queries_running() -> None:
     async with pools() as (held, ask):
         for text in ("ann 0", "ann 1", "ben 0", "ben 1", "ann 2", "cleo 0", "dora 0", "cleo 1"):
             ask(text.split()[0], text)
@@ -115,12 +115,12 @@ async def test_too_many_waiting_queries_of_a_user_are_refused_and_others_wait_on
         assert held.running == ["ann 0", "ann 1", "ben 0"]
 
 
-async def test_who_waits_in_vain_is_told_after_a_time_and_who_is_cancelled_takes_no_place() -> None:
+async def test_a_query_that_waits_too_long_fails_and_a_cancelled_one_takes_no_place() -> None:
     settings = QuerySettings(connections=1, holding=1, wait_timeout_ms=1)
     async with pools(settings) as (held, ask):
         ask("ann", "ann 0")
         await settled()
-        with pytest.raises(OperationalError, match="kept this one waiting for 1 ms"):
+        with pytest.raises(OperationalError, match="has waited 1 ms for other queries"):
             await ask("ben", "ben 0")
     async with pools(QuerySettings(connections=1)) as (held, ask):
         ask("ann", "ann 0")
@@ -149,7 +149,7 @@ async def test_a_query_that_is_cancelled_as_its_turn_comes_gives_the_place_on() 
         await last
 
 
-async def test_who_holds_locks_has_a_place_although_all_are_taken() -> None:
+async def test_a_query_that_holds_locks_gets_a_place_although_all_are_taken() -> None:
     async with pools() as (held, ask):
         for text in ("ann 0", "ann 1", "ben 0", "ben 1"):
             ask(text.split()[0], text)

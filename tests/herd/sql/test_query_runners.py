@@ -1,4 +1,4 @@
-"""What every way to run queries promises: in threads of this process, in processes beside it."""
+"""The promises of every way to run queries: in threads of this process and in other processes."""
 
 import asyncio
 import contextlib
@@ -69,24 +69,24 @@ def page_of(ids: Sequence[int], text: str = "cow") -> Page:
 
 
 def rows_of(*ids: int) -> pa.RecordBatch:
-    """Rows beside pages."""
+    """Further rows of a table."""
     return pa.RecordBatch.from_pydict({"id": list(ids), "name": ["calf"] * len(ids)}, SCHEMA)
 
 
 def itself(made: TablePages) -> TablePages:
-    """What makes an input that is made already."""
+    """A function that returns an existing input."""
     return made
 
 
 def one_page(ids: range) -> TablePages:
-    """What makes an input of a page that nobody else has."""
+    """A function that makes an input of a page that nobody else has."""
     return TablePages(SCHEMA, [(page_of(ids, "x" * 100), [])], None)
 
 
 async def ask(
     pool: QueryPool, sql: str, *given: Any, **inputs: Callable[[], Any]
 ) -> list[tuple[Any, ...]]:
-    """What a query answers."""
+    """The answer of a query."""
     return python_rows(await pool.run(lambda: Work(sql, given, inputs)))
 
 
@@ -191,7 +191,7 @@ async def test_errors_are_the_databases_own(
 async def test_an_answer_past_its_bound_is_refused(kind: str) -> None:
     async with pool_of(kind, replace(SETTINGS, result_bytes_max=100_000)) as pool:
         sql = "SELECT repeat('x', 1000) FROM range(1000)"
-        assert "over 100000 bytes" in str(await failure(pool, sql))
+        assert "more than 100000 bytes" in str(await failure(pool, sql))
         assert await ask(pool, "SELECT 1") == [(1,)]
 
 
@@ -244,7 +244,7 @@ def children_of(pid: int) -> list[int]:
 
 
 def is_running(pid: int) -> bool:
-    """Whether there is a process."""
+    """Whether a process exists."""
     return Path(f"/proc/{pid}").exists()
 
 
@@ -256,7 +256,7 @@ def supervisor_of(pool: QueryPool) -> int:
 
 
 def behind_others(pool: QueryPool) -> list[int]:
-    """The query processes that let others go first."""
+    """The query processes with the lowest priority."""
     found = []
     for pid in children_of(supervisor_of(pool)):
         with contextlib.suppress(ProcessLookupError):
@@ -295,7 +295,7 @@ async def test_a_process_that_grows_beside_duckdbs_own_limit_is_killed() -> None
         # It holds 300 MB while it makes digests: too much, but less than the system refuses.
         text = "SELECT count(DISTINCT md5(repeat('a', 1000000 + i))) FROM range(300) t(i)"
         said = str(await failure(pool, text))
-        assert "more memory than a query may hold" in said
+        assert "more memory than one query may use" in said
         assert await ask(pool, "SELECT 1") == [(1,)]
 
 
@@ -402,7 +402,7 @@ LIES: dict[str, list[tuple[int, bytes]]] = {
 
 
 @pytest.mark.parametrize("lie", LIES)
-async def test_what_a_query_process_must_not_say_is_an_error(
+async def test_invalid_frames_of_a_query_process_are_errors(
     lie: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async with pool_of("processes") as pool:
@@ -542,6 +542,6 @@ async def test_processes_leave_no_files_and_no_process_behind(tmp_path: Path) ->
 
 
 def private_bytes_of(pid: int) -> int:
-    """What a process holds for itself."""
+    """The private memory of a process."""
     fields = Path(f"/proc/{pid}/statm").read_text(encoding="ascii").split()
     return (int(fields[1]) - int(fields[2])) * os.sysconf("SC_PAGESIZE")

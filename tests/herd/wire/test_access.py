@@ -306,7 +306,7 @@ async def test_another_tablespace_is_not_reached_by_any_way(tmp_path: Path) -> N
         await session.close()
 
 
-async def test_who_restores_hears_of_no_tablespace_that_they_may_not_read(tmp_path: Path) -> None:
+async def test_a_restore_names_no_tablespace_that_the_user_may_not_read(tmp_path: Path) -> None:
     async with opened(tmp_path) as house:
         house.users.users["dan"] = user(
             "dan", ("tablespace", "barn", "admin"), ("tablespace", "attic", "read")

@@ -1,4 +1,4 @@
-"""Users log in though the node is killed on which the tablespace of users was made."""
+"""Users can log in after the node that created the tablespace of users was killed."""
 
 import asyncio
 import subprocess

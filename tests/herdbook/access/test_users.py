@@ -150,7 +150,7 @@ async def test_a_token_that_is_none_is_refused(tmp_path: Path, token: str) -> No
             await known.token(good)
 
 
-async def test_nothing_is_kept_of_a_token_that_none_can_be(tmp_path: Path) -> None:
+async def test_nothing_is_kept_of_an_invalid_token(tmp_path: Path) -> None:
     async with users(tmp_path) as (rows, known, _clock):
         await rows.add("ann", "ann's word")
         for number in range(3):
@@ -209,7 +209,7 @@ async def test_a_new_password_has_eight_characters(tmp_path: Path) -> None:
         assert [user.name for user in await rows.all()] == ["ann"]
 
 
-async def test_a_user_of_before_with_a_short_password_logs_in(
+async def test_an_existing_user_with_a_short_password_logs_in(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async with users(tmp_path) as (rows, known, _clock):
@@ -333,7 +333,7 @@ async def test_who_was_known_a_while_ago_does_not_wait_for_rows_that_are_slow(
             await stranger
 
 
-async def test_who_is_not_known_waits_a_bounded_time_for_rows_that_do_not_answer(
+async def test_a_login_waits_a_bounded_time_for_rows_that_do_not_answer(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async with users(tmp_path) as (rows, known, clock), asyncio.timeout(10):
@@ -523,7 +523,7 @@ def test_the_audit_is_a_file_of_its_own_that_others_cannot_read(tmp_path: Path) 
         audit_of(file, "herd")
 
 
-def test_an_audit_file_that_was_moved_is_made_anew(tmp_path: Path) -> None:
+def test_a_moved_audit_file_is_created_again(tmp_path: Path) -> None:
     audit, file = audit_of(tmp_path, "broker"), tmp_path / "audit-broker.jsonl"
     audit.note("ann", "log in", "broker", allowed=True)
     file.rename(tmp_path / "moved")

@@ -117,7 +117,7 @@ async def test_a_folder_with_users_asks_for_them_wherever_its_tasks_are_served(
     assert noted["peer"] == "127.0.0.1"
 
 
-async def test_who_guesses_at_users_of_a_file_waits_and_the_folders_owner_does_not(
+async def test_guesses_at_users_of_a_file_wait_and_the_folders_owner_does_not(
     tmp_path: Path,
 ) -> None:
     folder = tmp_path / "store"

@@ -183,7 +183,7 @@ def test_wrong_logins_are_slowed_down_at_every_door(node: Node) -> None:
 
 
 class Held(Users):
-    """Judges passwords of nobody but elsa until `go`, and counts those that it judges."""
+    """Until `go`, checks only elsa's passwords; counts the passwords that it checks."""
 
     def __init__(self) -> None:
         known = users()
@@ -204,7 +204,7 @@ class Held(Users):
 
 
 async def log_in(app: ASGIApp, user: str, password: str, peer: str) -> httpx.Response:
-    """What a login is answered."""
+    """The reply to a login."""
     transport = httpx.ASGITransport(app=app, client=(peer, 1_234))
     async with httpx.AsyncClient(transport=transport, base_url="http://localhost") as client:
         return await client.post(f"{API}/login", json={"user": user, "password": password})
@@ -218,7 +218,7 @@ def log_ins(app: ASGIApp, peers: Sequence[str]) -> list[asyncio.Task[httpx.Respo
     ]
 
 
-def test_of_many_log_ins_at_once_from_one_address_few_are_judged(node: Node) -> None:
+def test_few_of_many_logins_from_one_address_are_checked_at_once(node: Node) -> None:
     known = users()
     app = node.app(known)
 
@@ -232,14 +232,14 @@ def test_of_many_log_ins_at_once_from_one_address_few_are_judged(node: Node) -> 
     assert all(int(reply.headers["retry-after"]) > 0 for reply in refused)
 
 
-def test_a_known_user_waits_for_no_password_of_strangers(node: Node) -> None:
+def test_a_known_user_does_not_wait_for_unknown_users(node: Node) -> None:
     known = Held()
     app = node.app(known)
 
     async def ask() -> tuple[int, list[httpx.Response]]:
         assert (await log_in(app, "elsa", "elsa-moo", "10.9.9.9")).status_code == 200
         strangers = log_ins(app, [f"10.9.{number}.1" for number in range(250)])
-        # Those for whom there is no room are answered at once.
+        # Those that may not wait are answered at once.
         async with asyncio.timeout(60):
             for answered in islice(asyncio.as_completed(strangers), 250 - 8 - 64):
                 await answered
@@ -301,7 +301,7 @@ def test_wrong_tries_of_one_name_keep_no_other_user_of_the_address_out(node: Nod
     node.loop.run(ask)
 
 
-def test_a_password_without_a_name_is_not_looked_at(node: Node) -> None:
+def test_a_password_without_a_name_is_not_checked(node: Node) -> None:
     known = users()
     app = node.app(known)
     for _ in range(10):
@@ -311,7 +311,7 @@ def test_a_password_without_a_name_is_not_looked_at(node: Node) -> None:
     assert known.asked == 0
 
 
-def test_log_ins_of_one_user_end_no_session_of_another_one(node: Node) -> None:
+def test_logins_of_one_user_end_no_session_of_another_user(node: Node) -> None:
     settings = WebSettings(sessions_max=8, sessions_of_user_max=3)
     app = node.app(node.users, settings)
 

@@ -139,7 +139,7 @@ async def test_who_does_not_finish_a_handshake_is_hung_up_on(tmp_path: Path) -> 
         assert (await heard(reader)).endswith(b"moo")
 
 
-async def test_a_certificate_that_was_replaced_is_shown_to_who_comes_next(tmp_path: Path) -> None:
+async def test_new_connections_see_a_replaced_certificate(tmp_path: Path) -> None:
     old, new = authorities_in(tmp_path)
     signed, other = old.sign("server"), new.sign("server")
     async with served(SLOW, signed=signed) as dial:
@@ -162,14 +162,14 @@ async def test_connections_that_begin_no_handshake_count_in_the_share_of_their_a
     bounds = Bounds(connections_max=8, of_address_max=2, head_s=SLOW.head_s, handshake_s=60.0)
     async with served(bounds, signed=authority.sign("server")) as dial:
         silent = [await dial(b"") for _ in range(20)]
-        # All but the first two are hung up on, and take no place of others.
+        # All but the first two are closed, and take no place from others.
         for reader, _ in silent[2:]:
             assert await heard(reader) == b""
         reader, _ = await dial(CLOSING, "127.0.0.2", trusting(authority))
         assert (await heard(reader)).endswith(b"moo")
         for reader, writer in silent[:2]:
             assert not reader.at_eof()
-            # What is no handshake fails, and its place is given back.
+            # An invalid handshake fails, and its place is released.
             writer.write(HEAD + b"\r\n")
             await heard(reader)
         reader, _ = await dial(CLOSING, context=trusting(authority))
@@ -192,7 +192,7 @@ async def test_connections_that_begin_no_handshake_count_in_the_share_of_their_a
         ),
     ],
 )
-async def test_only_a_proxy_of_the_settings_says_who_asks(
+async def test_only_a_proxy_of_the_settings_names_the_client(
     proxies: Sequence[str], told: bytes, client: bytes
 ) -> None:
     async with served(SLOW, proxies=proxies) as dial:
@@ -208,7 +208,7 @@ async def test_a_proxy_of_the_settings_has_as_many_connections_as_there_may_be()
             assert (await heard(reader)).endswith(b"moo")
 
 
-def test_what_is_no_proxys_address_is_refused() -> None:
+def test_an_invalid_address_of_a_proxy_is_refused() -> None:
     with pytest.raises(InvalidRequest, match=r"10\.0\.0\.0/8"):
         Proxies(["10.0.0.1/8"])
 
@@ -263,7 +263,7 @@ async def test_a_body_in_pieces_of_one_byte_lets_others_have_their_turns(reads: 
         assert turns[0] > PIECES / 64
 
 
-async def test_who_sends_a_body_for_ever_is_hung_up_on_after_the_reply() -> None:
+async def test_a_client_that_sends_a_body_for_ever_is_disconnected_after_the_reply() -> None:
     async with served(Bounds(head_s=SOON_S)) as dial:
         reader, writer = await dial(CHUNKED)
         assert (await reader.readuntil(b"moo")).startswith(b"HTTP/1.1 200")
@@ -274,7 +274,7 @@ async def test_who_sends_a_body_for_ever_is_hung_up_on_after_the_reply() -> None
         assert ended.result() == b""
 
 
-async def test_a_request_that_says_in_two_ways_how_long_its_body_is_is_refused() -> None:
+async def test_a_request_with_two_body_lengths_is_refused() -> None:
     async with served(SLOW) as dial:
         both = CHUNKED.replace(b"Transfer", b"Content-Length: 4\r\nTransfer")
         reader, _ = await dial(both + b"0\r\n\r\n" + CLOSING)

@@ -123,7 +123,7 @@ async def test_it_does_not_serve_strangers_by_accident(tmp_path: Path) -> None:
     assert "come together" in await refused(certificate=tmp_path / "x")
     signed = Authority(tmp_path, "ca").sign("server")
     settings = HttpServerSettings("0.0.0.0:0", "", "", signed.certificate, signed.private_key)
-    with pytest.raises(InvalidRequest, match="anybody who reaches"):
+    with pytest.raises(InvalidRequest, match="anybody who can reach"):
         (tmp_path / "open").mkdir()
         await serve_http(str(tmp_path / "open"), settings, None, ended=asyncio.Event())
     with socket.create_server(("127.0.0.1", 0)) as taken:
@@ -171,7 +171,7 @@ async def test_without_users_it_answers_only_about_its_health_until_there_is_one
     assert any("serves now" in each for each in caplog.messages)
 
 
-async def test_it_waits_where_users_cannot_be_read_and_says_why(tmp_path: Path) -> None:
+async def test_it_waits_while_users_cannot_be_read_and_says_why(tmp_path: Path) -> None:
     class Silent(StoreAuthenticator):
         def __init__(self) -> None:
             pass

@@ -1,4 +1,4 @@
-"""A served folder on a real file system of 64 MiB that somebody else fills."""
+"""A served folder on a real file system of 64 MiB that other files fill up."""
 
 import os
 import signal
@@ -40,7 +40,7 @@ def disk(tmp_path: Path) -> Iterator[Path]:
 
 
 def fill(disk: Path, left_bytes: int) -> None:
-    """Leave so many bytes free."""
+    """Fill the disk until only this many bytes are free."""
     with (disk / "ballast").open("ab", buffering=0) as file, suppress(OSError):
         while (free := os.statvfs(disk).f_bavail * os.statvfs(disk).f_frsize) > left_bytes:
             file.write(bytes(min(65_536, free - left_bytes)))
@@ -142,7 +142,7 @@ def check_full(disk: Path, node: Node) -> None:
     assert node.http.get(f"{OBJECTS}/b").content == b"moo"
     assert str(node.data) in node.why()
     shown = called("serve", "--data", str(node.data), "--status")
-    assert shown.returncode == 1 and "no room for new data" in shown.stdout
+    assert shown.returncode == 1 and "no space for new data" in shown.stdout
     assert node.sql("DELETE FROM cows WHERE id = 1") == 200
     assert node.http.delete(f"{OBJECTS}/a").is_success
     assert node.http.post("/api/v1/tasks/1/cancel").status_code == 200

@@ -1,4 +1,4 @@
-"""What a node that was killed leaves behind, and the next start of it."""
+"""What a killed node leaves behind, and its next start."""
 
 import asyncio
 import fcntl

@@ -1,4 +1,4 @@
-"""What a start refuses is told by `--check` before, in the words of the start."""
+"""`--check` reports the errors of a start, with the same messages as the start."""
 
 import asyncio
 import random
@@ -39,7 +39,7 @@ CLUSTER = {"url": URL, "bookie.listen": "127.0.0.1:0", **FREE}
 
 
 class Place:
-    """A node's folder, and what is held meanwhile."""
+    """A node's folder, and locks and ports that are held meanwhile."""
 
     def __init__(self, folder: Path, stack: ExitStack) -> None:
         self.folder = folder
@@ -48,7 +48,7 @@ class Place:
         self.stack = stack
 
     def settings(self, told: dict[str, Any]) -> NodeSettings:
-        """What a node is told, over what all of these nodes are told."""
+        """A node's settings, in addition to those that all these nodes have."""
         settings, errors = gather(None, {}, {"data": str(self.data), **FREE, **told})
         assert not errors
         return settings
@@ -107,7 +107,7 @@ class Place:
 
 
 class Cause(NamedTuple):
-    """A cause of a refused start: what makes it so and tells the node, and who refuses."""
+    """A cause of a refused start: how to create it, the node's settings, and what refuses."""
 
     name: str
     make: Callable[[Place], dict[str, Any]]
@@ -237,7 +237,7 @@ def place(tmp_path: Path) -> Iterator[Place]:
 
 
 @pytest.mark.parametrize("cause", CAUSES, ids=lambda each: each.name.replace(" ", "-"))
-async def test_what_a_start_refuses_is_told_before_in_the_same_words(
+async def test_the_check_reports_the_errors_of_a_start_in_the_same_words(
     place: Place, cause: Cause
 ) -> None:
     settings = place.settings(cause.make(place))
@@ -250,7 +250,7 @@ async def test_what_a_start_refuses_is_told_before_in_the_same_words(
     assert any(words in line for line in found.errors), (words, found)
 
 
-async def test_nothing_is_refused_where_a_node_starts(place: Place) -> None:
+async def test_nothing_is_refused_if_a_node_can_start(place: Place) -> None:
     async with engine.open(place.data):
         pass
     assert refusals_of(place.settings({})) == ([], [])
@@ -266,7 +266,7 @@ def test_one_damaged_disk_of_several_is_a_warning(place: Place) -> None:
     assert not errors and f"the bookie in {place.bookie} does not start" in warning
 
 
-def test_copies_and_folders_of_several_clusters_are_told(place: Place) -> None:
+def test_copies_and_folders_of_several_clusters_are_reported(place: Place) -> None:
     place.identity()
     copy, other = place.folder / "copy", place.folder / "other"
     shutil.copytree(place.bookie, copy)
@@ -278,7 +278,7 @@ def test_copies_and_folders_of_several_clusters_are_told(place: Place) -> None:
     assert any("several clusters" in each and "another" in each for each in errors)
 
 
-def test_a_node_of_another_cluster_and_one_in_use_are_told_in_the_words_of_the_start(
+def test_a_node_of_another_cluster_and_one_in_use_are_reported_in_the_words_of_the_start(
     place: Place,
 ) -> None:
     place.identity()
@@ -294,12 +294,12 @@ def test_a_node_of_another_cluster_and_one_in_use_are_told_in_the_words_of_the_s
     assert any(f"{herd} is in use by another node" in each for each in errors)
 
 
-def test_of_a_node_that_runs_only_that_is_told_and_not_its_ports(place: Place) -> None:
+def test_if_a_node_already_runs_only_that_is_reported_and_not_its_ports(place: Place) -> None:
     told = {"http.listen": place.taken()}
     assert refusals_of(place.settings(told)).errors
     place.lock(place.data / ".node")
     errors, [warning] = refusals_of(place.settings(told))
-    assert not errors and "has a node that runs" in warning
+    assert not errors and "a node already runs in" in warning
 
 
 def test_ports_that_a_killed_node_may_still_hold_are_a_warning(place: Place) -> None:
@@ -310,7 +310,7 @@ def test_ports_that_a_killed_node_may_still_hold_are_a_warning(place: Place) -> 
     assert not errors and "is in use" in warning
 
 
-def test_http_for_other_machines_is_told_to_wait_for_a_user(place: Place) -> None:
+def test_http_for_other_machines_is_reported_to_wait_for_a_user(place: Place) -> None:
     told = tls_of(place, "http", ["http"])
     told["http.private_key"] = told["http.certificate"].replace(".pem", ".key")
     settings = place.settings(told | {"http.listen": "0.0.0.0:7380"})
@@ -320,7 +320,7 @@ def test_http_for_other_machines_is_told_to_wait_for_a_user(place: Place) -> Non
     assert not refusals_of(open_to_all).warnings
 
 
-def test_a_password_that_is_no_text_is_told(place: Place) -> None:
+def test_a_password_that_is_not_text_is_reported(place: Place) -> None:
     file = place.file("password", b"\xff\xfe")
     told = of_bookie(place, **{"zookeeper.user": "elsa", "zookeeper.password_file": file})
-    assert f"zookeeper: {file} holds no text" in refusals_of(place.settings(told)).errors
+    assert f"zookeeper: {file} is not a text file" in refusals_of(place.settings(told)).errors

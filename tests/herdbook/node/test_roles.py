@@ -70,12 +70,12 @@ def test_processes_of_a_node_that_write_its_clients_file_at_once_do_not_meet(
     assert [path.name for path in file.parent.iterdir()] == [file.name]
 
 
-def test_a_nodes_folder_that_vanished_is_not_made_anew(tmp_path: Path) -> None:
+def test_a_nodes_folder_that_vanished_is_not_created_again(tmp_path: Path) -> None:
     settings = NodeSettings(data=str(tmp_path / "disk"), url="herdbook://127.0.0.1:2181/herd")
     for mount_point in (False, True):
         if mount_point:
             (tmp_path / "disk").mkdir()
-        with pytest.raises(FolderError, match=r"disk is gone.*mount"):
+        with pytest.raises(FolderError, match=r"is missing.*mount"):
             write_client_file(settings)
     assert not any((tmp_path / "disk").iterdir())
 
@@ -90,7 +90,7 @@ ERRORS = (
 
 
 @pytest.mark.parametrize("error", ERRORS, ids=lambda each: type(each).__name__)
-async def test_a_role_that_fails_is_told_in_one_line_and_not_by_a_traceback(
+async def test_a_role_that_fails_is_reported_in_one_line_without_a_traceback(
     error: Exception,
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,

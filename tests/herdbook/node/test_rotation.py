@@ -1,4 +1,4 @@
-"""The page about replacing secrets, followed on a real node while clients go on asking it."""
+"""The page about replacing secrets, run on a real node while clients keep using it."""
 
 import asyncio
 import os
@@ -41,7 +41,7 @@ _PAUSE_S = 0.05
 
 
 class Site:
-    """The folder that stands for /etc/herdbook, with all that a node and its clients are told."""
+    """A folder in place of /etc/herdbook, with the settings of a node and its clients."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
@@ -112,7 +112,7 @@ authorities = "authorities.pem"
 
 
 class Asking:
-    """A client that asks again and again, in a thread of its own."""
+    """A client that sends requests repeatedly, in its own thread."""
 
     def __init__(self, ask: Callable[[int], None]) -> None:
         self._ask = ask
@@ -131,7 +131,7 @@ class Asking:
 
     def _go_on(self) -> None:
         number = 0
-        # A trickle: the node has a machine's work to do beside it.
+        # Only a few requests, because the node has other work to do.
         while not self._ended.wait(_PAUSE_S):
             number += 1
             try:
@@ -156,7 +156,7 @@ def node(site: Site) -> Iterator[Running]:
 
 
 def followed(block: Block, site: Site, node: Running) -> None:
-    """Type what a block says, on a machine whose systemd knows only the node."""
+    """Run the commands of a block, with a `systemctl` that knows only the node."""
     tools = site.folder / "tools"
     tools.mkdir(exist_ok=True)
     (tools / "systemctl").write_text(
@@ -172,13 +172,13 @@ def followed(block: Block, site: Site, node: Running) -> None:
 
 
 def lines_of(node: Running) -> Counter[str]:
-    """How often the node's processes have said that they read, and that they kept."""
+    """How often the node's processes have logged that they read files, or kept the old ones."""
     errors = node.errors()
     return Counter({what: errors.count(what) for what in (READ, KEPT)})
 
 
 async def have_said(node: Running, what: str, before: Counter[str]) -> None:
-    """Wait until each process has said it once more, and none the other."""
+    """Wait until each process has logged this once more, and none has logged the other."""
     expected = before + Counter({what: PROCESSES})
 
     async def said() -> bool:
@@ -191,7 +191,7 @@ async def have_said(node: Running, what: str, before: Counter[str]) -> None:
 
 @contextmanager
 def trickle(site: Site) -> Iterator[list[Asking]]:
-    """Clients that come anew each time, over each wire, and one that stays."""
+    """Clients that connect again each time, over each protocol, and one that stays connected."""
     with herdbook.connect(site.url) as kept, kept.sql(autocommit=True) as session:
         session.execute("CREATE TABLE cow (id INT PRIMARY KEY)")
         bucket = kept.blobs.create_bucket("milk")

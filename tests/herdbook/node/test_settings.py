@@ -68,7 +68,7 @@ def test_proxies_are_addresses_or_networks(tmp_path: Path) -> None:
     assert read_settings(None, environment).http.proxies == ("10.0.0.1", "fd00::/8")
     for key in ("http.proxies", "broker.proxies"):
         [error] = errors_of(None, environment, {key: ["10.0.0.1/8"]})
-        assert error.startswith(f"{key}: a proxy is named by its address")
+        assert error.startswith(f"{key}: name a proxy by its address")
 
 
 def test_variables_of_others_that_share_the_prefix_are_left_alone(tmp_path: Path) -> None:
@@ -188,7 +188,7 @@ def test_a_disk_that_cannot_be_used_is_a_warning_as_long_as_another_one_can(
     assert len(errors) == 2 and not warnings_of(NodeSettings(data=str(tmp_path)))
 
 
-def test_a_password_of_zookeeper_that_crosses_a_network_in_the_clear_is_a_warning(
+def test_sending_zookeepers_password_unencrypted_is_a_warning(
     tmp_path: Path,
 ) -> None:
     for name in ("password", "authorities"):
@@ -201,7 +201,7 @@ def test_a_password_of_zookeeper_that_crosses_a_network_in_the_clear_is_a_warnin
         "zookeeper.password_file": str(tmp_path / "password"),
     }
     [warning] = warnings_of(read_settings(None, {}, told))
-    assert warning.startswith("zookeeper.authorities: ") and "zk1:2181 in the clear" in warning
+    assert warning.startswith("zookeeper.authorities: ") and "zk1:2181 unencrypted" in warning
     encrypted = told | {"zookeeper.authorities": str(tmp_path / "authorities")}
     assert warnings_of(read_settings(None, {}, encrypted)) == []
     near = told | {"url": "herdbook://127.0.0.1:2181/prod"}
