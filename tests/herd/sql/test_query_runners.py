@@ -502,7 +502,7 @@ async def test_a_terminal_that_goes_away_ends_no_query() -> None:
         await asyncio.wait([asking])
 
 
-async def test_a_supervisor_that_is_killed_is_made_anew() -> None:
+async def test_a_killed_supervisor_is_replaced() -> None:
     async with pool_of("processes") as pool:
         assert await ask(pool, "SELECT 1") == [(1,)]
         asking = asyncio.ensure_future(failure(pool, ENDLESS))
