@@ -24,6 +24,7 @@ from typing import Final
 import google_crc32c
 import msgspec
 
+from engine.bookie.scan import check_format
 from engine.errors import (
     DiskFull,
     FolderDamaged,
@@ -84,7 +85,7 @@ def read_identity(disk: Disk) -> FolderIdentity | None:
     if magic != _MAGIC:
         raise FolderMismatch("the identity file is not one of a bookie")
     if major > FORMAT_MAJOR:
-        raise FormatTooNew(f"the folder has format {major}; this program reads {FORMAT_MAJOR}")
+        raise FormatTooNew.of("the identity of the bookie", major, FORMAT_MAJOR)
     if google_crc32c.value(content) != crc:
         raise FolderDamaged("the identity file's checksum does not match")
     return msgspec.msgpack.decode(content, type=FolderIdentity)
@@ -100,7 +101,8 @@ def write_identity(disk: Disk, identity: FolderIdentity) -> None:
 def check_folder(disk: Disk) -> FolderIdentity | None:
     """The folder's identity, None for a new folder, if it has the journal that it should have.
 
-    Raises `FolderDamaged` if it has not, and as `read_identity`.
+    Raises `FolderDamaged` if it has not, `FormatTooNew` for a journal of a newer version, and as
+    `read_identity`.
     """
     identity = read_identity(disk)
     if identity is not None and identity.boot and not _has_journal(disk, identity):
@@ -110,13 +112,16 @@ def check_folder(disk: Disk) -> FolderIdentity | None:
             f"decommission {identity.bookie_id} --no-wait` says so, and a new one starts when its "
             "folder is removed"
         )
+    check_format(disk)
     return identity
 
 
-def make_journal(disk: Disk) -> None:
-    """Make the journal's folder of a bookie that has none yet. Raises as `check_folder`."""
-    check_folder(disk)
+def make_journal(disk: Disk) -> FolderIdentity | None:
+    """Make the journal's folder of a bookie that has none yet. Returns and raises as
+    `check_folder`."""
+    identity = check_folder(disk)
     disk.make_folder(JOURNAL)
+    return identity
 
 
 def mark_journal(disk: Disk, identity: FolderIdentity) -> FolderIdentity:

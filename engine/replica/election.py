@@ -30,13 +30,13 @@ import msgspec
 
 from engine.errors import (
     CannotRead,
-    FormatTooNew,
     KeyExists,
     MetadataUnavailable,
     VersionConflict,
 )
 from engine.log.log_list import LOGS
 from engine.metadata.contract import MetadataStore, Versioned
+from engine.metadata.majors import FIRST_MAJOR, check_major, encode_major
 from engine.ports.clock import Clock
 
 FORMAT_MAJOR: Final = 1
@@ -55,7 +55,7 @@ class Beat(msgspec.Struct, frozen=True, omit_defaults=True):
     epoch: int = 0
     lease_ms: int = 0
     resigned: bool = False
-    format_major: int = FORMAT_MAJOR
+    format_major: int = FIRST_MAJOR
 
 
 class _Moment(NamedTuple):
@@ -65,19 +65,20 @@ class _Moment(NamedTuple):
     wall_ms: int
 
 
-_encode = msgspec.msgpack.Encoder().encode
 _decode = msgspec.msgpack.Decoder(Beat).decode
+
+
+def _encoded(beat: Beat) -> bytes:
+    return encode_major(beat, FORMAT_MAJOR)
 
 
 def decode_beat(value: bytes) -> Beat:
     """Decode the key's value. Raises `FormatTooNew`, `CannotRead`."""
     try:
-        beat = _decode(value)
+        check_major(value, "the key of a leader", FORMAT_MAJOR)
+        return _decode(value)
     except msgspec.MsgspecError as error:
         raise CannotRead(f"a leader's key is damaged: {error}") from error
-    if beat.format_major > FORMAT_MAJOR:
-        raise FormatTooNew(f"a leader's key has format {beat.format_major}")
-    return beat
 
 
 def key_of(log_name: str) -> str:
@@ -200,9 +201,9 @@ class Election:
         self._tried = (beat, sent)
         try:
             if self._seen_version < 0:
-                version = await self._store.create(self._key, _encode(beat))
+                version = await self._store.create(self._key, _encoded(beat))
             else:
-                version = await self._store.set(self._key, _encode(beat), self._seen_version)
+                version = await self._store.set(self._key, _encoded(beat), self._seen_version)
         except (KeyExists, VersionConflict):
             await self._look()
             return self._taken()
@@ -322,7 +323,7 @@ class Holding:
         self._renewed.set()
 
     def _value(self) -> bytes:
-        return _encode(self._beat)
+        return _encoded(self._beat)
 
 
 def _now(clock: Clock) -> _Moment:

@@ -267,7 +267,7 @@ def _unpacked(value: bytes, path: Path) -> Mark:
         raise FolderMismatch(f"{path} holds a database that is no state")
     major, flags, ledger, entry = _MARK.unpack_from(value)
     if major > FORMAT_MAJOR:
-        raise FormatTooNew(f"{path} has format {major}, this program {FORMAT_MAJOR}")
+        raise FormatTooNew.of(f"the state in {path}", major, FORMAT_MAJOR)
     return Mark(Position(ledger, entry), bool(flags & _RESTORING))
 
 

@@ -139,9 +139,9 @@ REPLICA_MUTANTS: Final = (
         "the-key-is-removed-and-made-anew",
         "versions only grow, or a holder that comes back takes another's beat for its own",
         _ELECTION,
-        "version = await self._store.set(self._key, _encode(beat), self._seen_version)",
+        "version = await self._store.set(self._key, _encoded(beat), self._seen_version)",
         "await self._store.delete(self._key, self._seen_version)\n"
-        "                version = await self._store.create(self._key, _encode(beat))",
+        "                version = await self._store.create(self._key, _encoded(beat))",
         by_test(_ELECTION_TESTS, "test_a_late_beat_does_not_take_the_key_from_its_holder"),
     ),
     Mutant(
