@@ -2,7 +2,8 @@
 
 Invariants:
 - No more sockets are open at once than allowed, those included that never finish, or never begin,
-  TLS; one more is hung up on at once. So strangers never use up the files that a journal needs.
+  TLS; one more is hung up on at once. So is one that comes while the process has only few files
+  left, whatever has the others. So strangers never use up the files that a journal needs.
 - No address has more than its share of them, counted from accept on too; so one address never shuts
   the port for the others. Who is known to be a part of the cluster is not counted there any more.
 - A connection is handed out only after its TLS handshake.
@@ -18,6 +19,7 @@ from functools import partial
 from typing import Any, Final, NamedTuple
 
 from engine.errors import InvalidRequest
+from engine.ports.system_files import are_short
 from engine.transport.address import join_host_port, network_of
 
 _KEEPALIVE: Final = (("TCP_KEEPIDLE", 60), ("TCP_KEEPINTVL", 15), ("TCP_KEEPCNT", 4))
@@ -107,7 +109,8 @@ class Listener:
                 await asyncio.sleep(_REST_S if error.errno in _NO_ROOM else 0)
                 continue
             address = self._address(peer)
-            if len(self._open) < self._sockets_max and self._has_room(address):
+            room = len(self._open) < self._sockets_max and self._has_room(address)
+            if room and not are_short(end.fileno(), reserves=0.5):
                 self._begin(end, address)
             else:
                 end.close()
