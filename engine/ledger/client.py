@@ -26,6 +26,7 @@ from engine.errors import (
     Unavailable,
 )
 from engine.ledger.capacity import Capacity
+from engine.ledger.cluster_time import ClusterTime
 from engine.ledger.context import LedgerContext
 from engine.ledger.keys import key_hash, key_matches, key_of
 from engine.ledger.measures import ClientMeasures
@@ -70,6 +71,8 @@ class LedgerClient:
         self.transport = transport
         """The way to the cluster's bookies: for repair and for tools."""
         self.clock = clock
+        self.time = ClusterTime(clock, self.store, metrics)
+        """The time by which things expire that other machines may have written."""
         self.rng = rng
         self.closed = asyncio.Event()
         """Set when the client is closed: what runs on by itself has to end."""
@@ -239,6 +242,7 @@ class LedgerClient:
     async def close(self) -> None:
         """Close the connections and end all tails. Writers and readers are of no use any more."""
         self.closed.set()
+        self.time.end()
         await self.transport.close()
         await asyncio.sleep(0)
 
