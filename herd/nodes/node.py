@@ -290,6 +290,8 @@ class Node:
             self._woken.clear()
             try:
                 await self.look()
+                # It tells of a clock that is wrong, though nothing here might ask for a long time.
+                await self.client.time.earliest_ms()
             except EngineError as error:
                 _logger.info("node %s: %s", self.node_id, error)
             except Exception:
