@@ -71,7 +71,7 @@ class LedgerClient:
         self.transport = transport
         """The way to the cluster's bookies: for repair and for tools."""
         self.clock = clock
-        self.time = ClusterTime(clock, self.store, metrics)
+        self.time = ClusterTime(clock, self.store)
         """The time by which things expire that other machines may have written."""
         self.rng = rng
         self.closed = asyncio.Event()
@@ -242,7 +242,6 @@ class LedgerClient:
     async def close(self) -> None:
         """Close the connections and end all tails. Writers and readers are of no use any more."""
         self.closed.set()
-        self.time.end()
         await self.transport.close()
         await asyncio.sleep(0)
 

@@ -12,15 +12,15 @@ Invariants:
 - Where no other machine can be asked, this machine's clock alone counts.
 """
 
+import asyncio
 import logging
-from collections.abc import Callable
+import math
 from typing import Final
 
 from engine.errors import MetadataUnavailable
 from engine.expiry import CLOCK_DIFFERENCE_MS
 from engine.metadata.contract import MetadataStore, ServerClock
 from engine.ports.clock import Clock
-from engine.ports.metrics import NO_METRICS, Metrics
 
 ASK_S: Final = 60.0
 """How long an answer of the server counts."""
@@ -31,18 +31,14 @@ _logger: Final = logging.getLogger(__name__)
 class ClusterTime:
     """The time for expiry, in milliseconds since 1970."""
 
-    def __init__(self, clock: Clock, store: MetadataStore, metrics: Metrics = NO_METRICS) -> None:
+    def __init__(self, clock: Clock, store: MetadataStore) -> None:
         self.clock = clock
         self._store = store
-        self._asked_s = -ASK_S
+        self._asking = asyncio.Lock()
+        self._asked_s = -math.inf
         self._server_ms: float | None = None
         """The server's time when the monotonic clock was at 0."""
         self._told_ms = 0
-        self.end: Callable[[], None] = metrics.gauge(
-            "herdbook_clock_ahead_seconds",
-            "How far this machine's clock is ahead of the metadata store's server.",
-            lambda: self._ahead_ms() / 1000,
-        )
 
     async def earliest_ms(self) -> int:
         """The time for looking whether something is over."""
@@ -52,11 +48,18 @@ class ClusterTime:
         """The time from which on something is to last."""
         return max(await self._times_ms())
 
+    def ahead_ms(self) -> int:
+        """How far this machine's clock is ahead of the server's; 0 as long as nobody asked."""
+        if self._server_ms is None:
+            return 0
+        return round(self.clock.wall_ms() - self._server_ms - self.clock.monotonic() * 1000)
+
     async def _times_ms(self) -> tuple[int, int]:
         """This machine's and the server's; twice the same where they agree, or nobody answers."""
-        if self.clock.monotonic() - self._asked_s >= ASK_S:
-            await self._ask()
-        ahead_ms = self._ahead_ms()
+        async with self._asking:
+            if self.clock.monotonic() - self._asked_s >= ASK_S:
+                await self._ask()
+        ahead_ms = self.ahead_ms()
         own_ms = self.clock.wall_ms()
         if abs(ahead_ms) <= CLOCK_DIFFERENCE_MS:
             self._told_ms = 0
@@ -78,11 +81,8 @@ class ClusterTime:
             server_ms: int | None = await self._store.server_ms()
         except MetadataUnavailable:
             # The last answer still holds, as well as the monotonic clock goes.
+            if self._server_ms is None:
+                self._asked_s = before_s - ASK_S
             return
         after_s = self.clock.monotonic()
         self._server_ms = None if server_ms is None else server_ms - (before_s + after_s) * 500
-
-    def _ahead_ms(self) -> int:
-        if self._server_ms is None:
-            return 0
-        return round(self.clock.wall_ms() - self._server_ms - self.clock.monotonic() * 1000)

@@ -8,6 +8,7 @@ wall clock of their own. What `make test` has of this is in virtual time and by 
 seeds of brokers whose clocks jump.
 """
 
+import json
 import re
 import sys
 import tempfile
@@ -64,20 +65,21 @@ class Clocks:
 
 def leader_of(machines: Machines) -> int:
     """The machine that leads the tablespace `default`."""
-    said = machines.run("herdbook herd tablespaces --json")
-    [number] = {
-        number
-        for number in NODES
-        for line in said.splitlines()
-        if re.search(rf'"default".*"leader".*{re.escape(machines.address(number))}', line)
-    } or {1}
-    return number
+
+    def leaders(said: str) -> list[int]:
+        [space] = [each for each in map(json.loads, said.splitlines()) if each["name"] == "default"]
+        at = space["leader_address"]
+        return [number for number in NODES if f"{machines.address(number)}:" in at]
+
+    said = machines.until("herdbook herd tablespaces --json", lambda said: bool(leaders(said)))
+    return leaders(said)[0]
 
 
 def judge(machines: Machines, clocks: Clocks) -> int:
     """Run all jumps under one load; how much was acknowledged. Raises `AssertionError`."""
     limit_ms = HOURS_12 * HOUR_S * 1_000
-    task = machines.run(f"herdbook task submit patient --at-most-once --timeout-ms {limit_ms}")
+    said = machines.run(f"herdbook task submit patient --at-most-once --timeout-ms {limit_ms}")
+    [task] = re.findall(r"^\d+$", said, re.MULTILINE)
     with Load(machines) as load:
         for title, ahead in JUMPS:
             leader = leader_of(machines)

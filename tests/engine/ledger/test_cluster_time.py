@@ -1,5 +1,6 @@
 """The time for expiry where a machine's clock, or the server's, is set an hour forward or back."""
 
+import asyncio
 import logging
 import random
 from typing import Any, Final
@@ -91,6 +92,16 @@ async def test_a_small_difference_is_allowed_for_elsewhere_and_the_server_is_sel
         server.clock.pass_s(ASK_S)
         clock.wall += HOUR_MS
         assert await time.earliest_ms() == server.clock.wall, "the last answer goes on"
+
+
+async def test_nobody_decides_before_the_first_answer_has_come() -> None:
+    server, clock = Server(), HandClock(NOW_MS + HOUR_MS)
+    time = ClusterTime(clock, server.session())
+    server.silent = True
+    assert await time.earliest_ms() == clock.wall, "there is nothing else to go by"
+    server.silent = False
+    answers = await asyncio.gather(*(time.earliest_ms() for _ in range(3)))
+    assert answers == [NOW_MS] * 3 and server.asked == 2 and time.ahead_ms() == HOUR_MS
 
 
 async def test_without_another_machine_the_own_clock_counts() -> None:
