@@ -123,7 +123,7 @@ class Collector:
     async def _scope(self, info: BucketInfo, dry_run: bool) -> BucketScope:
         core = BucketCore(self._blobs, info, await self._blobs.committer(info.tablespace))
         report = BucketGarbage(info.name, info.bucket_id)
-        now_ms = self._client.clock.wall_ms()
+        now_ms = await self._client.time.earliest_ms()
         client, settings = self._client, self._settings
         return BucketScope(core, client, settings, report, now_ms, dry_run, self._pinned)
 
@@ -266,7 +266,7 @@ class Collector:
             tablespace = spaces.setdefault(bucket_id, None)
             return None if tablespace is None else (await self._blobs.committer(tablespace)).rows
 
-        now_ms = self._client.clock.wall_ms()
+        now_ms = await self._client.time.earliest_ms()
         try:
             found = await self._orphans.find(known, rows_of, now_ms, self._settings.orphan_ms)
         except EngineError as error:

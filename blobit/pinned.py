@@ -55,8 +55,8 @@ class PinnedCheckpoints:
         if not ledger_ids:
             return []
         client = self._client
-        listed = await CheckpointList(client.store, tablespace, client.clock).get()
-        now_ms = client.clock.wall_ms()
+        listed = await CheckpointList(client.store, tablespace, client.time).get()
+        now_ms = await client.time.earliest_ms()
         records = {record.number: record for record in listed.kept}
         pins = [
             pin
@@ -74,7 +74,7 @@ class PinnedCheckpoints:
 
     async def unpin(self, tablespace: str, name: str) -> bool:
         """Remove a pin; False if there is none of that name. Raises `MetadataUnavailable`."""
-        pins = CheckpointList(self._client.store, tablespace, self._client.clock)
+        pins = CheckpointList(self._client.store, tablespace, self._client.time)
         if all(pin.name != name for pin in (await pins.get()).pins):
             return False
         await pins.unpin(name)

@@ -13,6 +13,8 @@ _KINDS: Final[tuple[tuple[type[engine.EngineError], type[broker.BrokerError]], .
     (engine.DiskFull, broker.DiskFull),
     (engine.Unavailable, broker.BrokerUnavailable),
     (engine.EntryTooLarge, broker.TooLarge),
+    (engine.FormatTooNew, broker.CommandUnknown),
+    (engine.LevelTooNew, broker.CommandUnknown),
     (engine.EngineError, broker.BrokerUnavailable),
 )
 

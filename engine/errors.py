@@ -289,6 +289,14 @@ class FolderRolledBack(FolderError):
 class FormatTooNew(FolderError):
     """A newer major version wrote this. Upgrade this program; nothing was changed."""
 
+    @classmethod
+    def of(cls, what: str, found: object, known: object) -> "FormatTooNew":
+        """The error for something whose format is newer than the one that this program knows."""
+        return cls(
+            f"{what} has format {found}, this program reads up to {known}: "
+            "a newer version of Herdbook wrote it, start that one"
+        )
+
 
 class FolderDamaged(FolderError):
     """Bytes that were synced once cannot be read any more. Run `check`, then repair."""

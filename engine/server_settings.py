@@ -1,7 +1,6 @@
 """What a server of bookies is told: values, and what can be wrong with them before it starts."""
 
 import os
-from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
@@ -9,6 +8,7 @@ from engine.access.audit import NO_AUDIT, Audit
 from engine.bookie.settings import BookieSettings
 from engine.bookie.upkeep import UpkeepSettings
 from engine.errors import InvalidRequest
+from engine.ports.system_files import raise_files_max
 from engine.transport.address import is_loopback, parse_host_port
 from engine.transport.framed_settings import FramedSettings
 from engine.transport.grpc_settings import GrpcSettings
@@ -76,13 +76,7 @@ def with_room_for_files(settings: ServerSettings) -> ServerSettings:
 
     A journal that cannot open its next segment would stop its bookie.
     """
-    import resource
-
-    _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    wanted = 65_536 if hard == resource.RLIM_INFINITY else min(hard, 65_536)
-    with suppress(OSError, ValueError):
-        resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
-    files, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+    files = raise_files_max()
     wire, grpc_wire = settings.wire, settings.grpc_wire
     share = files // 4 if settings.grpc else files // 2
     return replace(

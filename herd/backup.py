@@ -66,7 +66,7 @@ async def write_checkpoint(
 
     Raises `StorageFailed`, `OSError`.
     """
-    checkpoints = CheckpointList(client.store, tablespace, client.clock)
+    checkpoints = CheckpointList(client.store, tablespace, client.time)
     pin = f"backup {number or 'newest'} {client.rng.getrandbits(32):08x}"
     with translating():
         record = await checkpoints.pin(pin, number, _PIN_MS)

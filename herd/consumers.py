@@ -33,7 +33,7 @@ class Consumer:
 
     def __init__(self, client: LedgerClient, tablespace: str, name: str, keep_ms: int) -> None:
         self._client = client
-        self._list = CheckpointList(client.store, tablespace, client.clock)
+        self._list = CheckpointList(client.store, tablespace, client.time)
         self._log = ReplicatedLog(client, log_of(tablespace))
         self._name = f"changes:{name}" if name else ""
         self._keep_ms = keep_ms

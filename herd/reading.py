@@ -10,7 +10,6 @@ import ctypes
 import fcntl
 import mmap
 import os
-import resource
 import sys
 import weakref
 from bisect import bisect_left
@@ -24,6 +23,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.ipc
 
+from engine.ports.system_files import files_max
 from engine.state.contract import Snapshot
 from herd.arrow import KEY, POSITION, batch_maker, schema_of
 from herd.catalog import rows_of
@@ -84,8 +84,7 @@ class Page:
         """
         with _sharing:
             if self._shared is None:
-                files, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
-                if len(SharedBatch.living) >= files // _DESCRIPTORS_PART:
+                if len(SharedBatch.living) >= files_max() // _DESCRIPTORS_PART:
                     return None
                 self._shared = SharedBatch(self.batch)
                 # From now on both read the same memory.

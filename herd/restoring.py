@@ -74,7 +74,7 @@ async def restore_until(
     """
     log = ReplicatedLog(client, log_of(source))
     pin = f"restore {client.rng.getrandbits(64):016x}"
-    checkpoints = CheckpointList(client.store, source, client.clock)
+    checkpoints = CheckpointList(client.store, source, client.time)
     async with _alone(space) as transaction:
         filling = _Filling(space)
         manifest = await _pinned_before(client, checkpoints, until, pin)

@@ -11,7 +11,6 @@ Invariants:
 import asyncio
 import contextlib
 import math
-import resource
 import socket
 from collections.abc import Iterator, Sequence
 from contextlib import AsyncExitStack
@@ -20,6 +19,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from engine.errors import InvalidRequest
+from engine.ports.system_files import files_max
 from engine.transport.address import join_host_port, parse_host_port
 from engine.transport.listening import Accepted, Listener, share_of
 from engine.transport.security import Security
@@ -45,10 +45,7 @@ class Bounds:
     @classmethod
     def of_process(cls) -> "Bounds":
         """No more than half of the files that this process may have open."""
-        files, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
-        connections_max = _CONNECTIONS_MAX
-        if files != resource.RLIM_INFINITY:
-            connections_max = max(1, min(connections_max, files // 2))
+        connections_max = max(1, min(_CONNECTIONS_MAX, files_max() // 2))
         return cls(connections_max, share_of(connections_max))
 
 

@@ -60,7 +60,7 @@ def _find_at_rest(place: Place, bucket: str, late: Exception) -> BucketInfo | No
     """The bucket as the registry's newest checkpoint has it."""
     held = held_client(place)
     with translating():
-        kept = held.run(CheckpointList(held.client.store, REGISTRY, held.client.clock).get).kept
+        kept = held.run(CheckpointList(held.client.store, REGISTRY, held.client.time).get).kept
     if not kept:
         return None
     # Nobody leads, so nobody takes another one in whose place it would go: it needs no pin.

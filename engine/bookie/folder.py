@@ -26,6 +26,7 @@ from typing import Final
 import google_crc32c
 import msgspec
 
+from engine.bookie.scan import check_format
 from engine.errors import (
     DiskFull,
     FolderDamaged,
@@ -86,7 +87,7 @@ def read_identity(disk: Disk) -> FolderIdentity | None:
     if magic != _MAGIC:
         raise FolderMismatch("the identity file is not one of a bookie")
     if major > FORMAT_MAJOR:
-        raise FormatTooNew(f"the folder has format {major}; this program reads {FORMAT_MAJOR}")
+        raise FormatTooNew.of("the identity of the bookie", major, FORMAT_MAJOR)
     if google_crc32c.value(content) != crc:
         raise FolderDamaged("the identity file's checksum does not match")
     return msgspec.msgpack.decode(content, type=FolderIdentity)
@@ -102,7 +103,8 @@ def write_identity(disk: Disk, identity: FolderIdentity) -> None:
 def check_folder(disk: Disk) -> FolderIdentity | None:
     """The folder's identity; None for a new folder.
 
-    Raises `FolderDamaged` if the folder does not have its own journal, and as `read_identity`.
+    Raises `FolderDamaged` if the folder does not have its own journal, `FormatTooNew` for a journal
+    of a newer version, and as `read_identity`.
     """
     identity = read_identity(disk)
     if identity is not None and identity.boot and not _has_journal(disk, identity):
@@ -112,13 +114,15 @@ def check_folder(disk: Disk) -> FolderIdentity | None:
             f"`herdbook bookie decommission {identity.bookie_id} --no-wait` and remove its folder, "
             "then a new bookie starts"
         )
+    check_format(disk)
     return identity
 
 
-def make_journal(disk: Disk) -> None:
-    """Create a new bookie's folder for its journal. Raises as `check_folder`."""
-    check_folder(disk)
+def make_journal(disk: Disk) -> FolderIdentity | None:
+    """Create a new bookie's folder for its journal. Returns and raises as `check_folder`."""
+    identity = check_folder(disk)
     disk.make_folder(JOURNAL)
+    return identity
 
 
 def mark_journal(disk: Disk, identity: FolderIdentity) -> FolderIdentity:

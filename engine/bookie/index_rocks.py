@@ -76,7 +76,7 @@ class RocksIndex:
                 self._db.put(_FORMAT_KEY, _FORMAT, self._write)
         elif int(found) > int(_FORMAT):
             self._db.close()
-            raise FormatTooNew(f"the index has format {found.decode()}, this program {_FORMAT!r}")
+            raise FormatTooNew.of(f"the index in {path}", found.decode(), _FORMAT.decode())
         elif int(found) < int(_FORMAT):
             self._db.close()
             raise FolderMismatch(

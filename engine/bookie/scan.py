@@ -13,6 +13,7 @@ Invariants:
 """
 
 from collections.abc import Iterator
+from contextlib import suppress
 from typing import Final, NamedTuple
 
 from engine.bookie.index import Position
@@ -88,6 +89,18 @@ def salt_of(disk: Disk) -> int | None:
         if header is not None and header.segment == segment:
             return header.salt
     return None
+
+
+def check_format(disk: Disk) -> None:
+    """Raise `FormatTooNew` for a journal that a newer version goes on with. Nothing is changed.
+
+    The newest intact header says it: whoever raises the format begins a segment with it.
+    """
+    for segment in reversed(segments_of(disk)):
+        # What cannot be read, or is damaged, is for the replay to tell.
+        with suppress(OSError):
+            if decode_segment_header(disk.read(name_of(segment), 0, SEGMENT_HEADER_BYTES)):
+                return
 
 
 def first_flaw(found: Found) -> Flaw | None:

@@ -38,8 +38,10 @@ from engine.transport.contract import LedgerFacts
 
 FOLDER: Final = "journal"
 FORMAT_MAJOR: Final = 1
+"""Who raises it begins a new segment with it: a start looks at the newest header only."""
 FORMAT_MINOR: Final = 0
 RECORD_VERSION: Final = 1
+"""Raise `FORMAT_MAJOR` with it."""
 
 _SEGMENT: Final = struct.Struct(">8sHHI32sQQQQ")
 _SEGMENT_MAGIC: Final = b"HERDSEG\0"
@@ -321,9 +323,7 @@ def decode_segment_header(data: bytes) -> SegmentHeader | None:
         data
     )
     if major > FORMAT_MAJOR:
-        raise FormatTooNew(
-            f"segment {segment} has format {major}; this program reads {FORMAT_MAJOR}"
-        )
+        raise FormatTooNew.of(f"segment {segment} of the journal", major, FORMAT_MAJOR)
     name = bookie_id.rstrip(b"\0").decode("ascii")
     return SegmentHeader(name, salt, segment, predecessor, predecessor_bytes)
 
@@ -344,7 +344,7 @@ def decode_header(data: bytes, at: int, seed: int, offset: int) -> Header | None
     if magic != _RECORD_MAGIC:
         return None
     if version > RECORD_VERSION:
-        raise FormatTooNew(f"a record has version {version}; this program reads {RECORD_VERSION}")
+        raise FormatTooNew.of("a record of the journal", version, RECORD_VERSION)
     return Header(kind, count, head_bytes, head_crc, body_bytes, ledger_id, first, lac, length)
 
 

@@ -121,8 +121,7 @@ class BookieService:
         `OSError`, `BookieUnavailable` if the journal failed, `Overloaded` if the disk is full.
         """
         settings, store = settings or BookieSettings(), DeadlineStore(store, METADATA_TIMEOUT_MS)
-        identity = await _started(disk, workers, Bookies(store), rng)
-        index = await workers.run(open_index)
+        identity, index = await _started(disk, workers, Bookies(store), rng, open_index)
         publisher = Publisher(Bookies(store), identity, settings, disk, workers)
         marker = Marker(disk, workers, Bookies(store), identity, settings.mark_interval_ms)
         service: BookieService | None = None
@@ -492,12 +491,29 @@ class BookieService:
 
 
 async def _started(
-    disk: Disk, workers: Workers, bookies: Bookies, rng: random.Random
-) -> FolderIdentity:
-    """Prepare the folder and count one more start; returns its identity."""
-    await workers.run(partial(make_journal, disk))
-    identity = await start_folder(disk, bookies, rng)
-    return await workers.run(partial(mark_journal, disk, identity))
+    disk: Disk,
+    workers: Workers,
+    bookies: Bookies,
+    rng: random.Random,
+    open_index: Callable[[], Index],
+) -> tuple[FolderIdentity, Index]:
+    """The identity of a folder that counts one more start, and has its journal; its index.
+
+    What a newer version wrote is refused before the start is counted. A new folder has an identity
+    before it has anything else.
+    """
+    is_new = await workers.run(partial(make_journal, disk)) is None
+    index = None if is_new else await workers.run(open_index)
+    try:
+        identity = await start_folder(disk, bookies, rng)
+        identity = await workers.run(partial(mark_journal, disk, identity))
+    except BaseException:
+        if index is not None:
+            await workers.run(index.close)
+        raise
+    if index is None:
+        index = await workers.run(open_index)
+    return identity, index
 
 
 def _settled(job: Job) -> None:

@@ -88,7 +88,7 @@ class FolderLock:
         except (msgspec.DecodeError, UnicodeDecodeError):
             return None
         if found.format_major > FORMAT_MAJOR:
-            raise FormatTooNew(f"the owner of {self.root} is newer: {found.format_major}")
+            raise FormatTooNew.of(f"the lock of {self.root}", found.format_major, FORMAT_MAJOR)
         return found
 
     def told(self) -> Ownership | None:

@@ -24,7 +24,7 @@ from typing import Any, Final, Protocol
 
 import msgspec
 
-from engine.bookie.folder import FILE_NAME
+from engine.bookie.folder import FILE_NAME, check_folder
 from engine.bookie.index import Index
 from engine.bookie.service import BookieService
 from engine.bookie.settings import BookieSettings
@@ -34,6 +34,7 @@ from engine.folder.lock import BOOKIE_PREFIX, METADATA_NAME, FolderLock, bookie_
 from engine.folder.serving import ServedSocket
 from engine.ledger.capacity import require_room
 from engine.metadata.bookies import Bookies, FolderPlace
+from engine.metadata.facts_log import check_format
 from engine.metadata.local import LocalStore
 from engine.ports.clock import Clock
 from engine.ports.disk import Disk
@@ -91,6 +92,15 @@ def check_store(root: Path) -> None:
         raise FolderMismatch(f"{root} is one bookie's folder, not a whole store")
     if bookie_count(root) and not (root / METADATA_NAME).is_dir():
         raise FolderMismatch(f"{root} has bookies but no metadata: rebuild the metadata first")
+
+
+def check_formats(root: Path, make_disk: Callable[[Path], Disk]) -> None:
+    """Raise `FormatTooNew` for a store that a newer version wrote. Nothing is changed."""
+    check_format(make_disk(root / METADATA_NAME))
+    for number in range(bookie_count(root)):
+        # A bookie whose folder is of no use is left out where others are.
+        with suppress(FolderDamaged, FolderMismatch, OSError):
+            check_folder(make_disk(root / f"{BOOKIE_PREFIX}{number + 1}"))
 
 
 class FolderOwner:
@@ -175,6 +185,7 @@ class FolderOwner:
             self._socket.remove_left()
         root, keeping = self._lock.root, self._settings.bookie
         check_store(root)
+        check_formats(root, self._ports.make_disk)
         disk = self._ports.make_disk(root)
         await self._ports.workers.run(partial(require_room, root, disk, keeping))
         disk = await self._disk(METADATA_NAME)

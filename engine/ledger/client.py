@@ -26,6 +26,7 @@ from engine.errors import (
     Unavailable,
 )
 from engine.ledger.capacity import Capacity
+from engine.ledger.cluster_time import ClusterTime
 from engine.ledger.context import LedgerContext
 from engine.ledger.keys import key_hash, key_matches, key_of
 from engine.ledger.measures import ClientMeasures
@@ -71,6 +72,8 @@ class LedgerClient:
         self.transport = transport
         """The way to the cluster's bookies: for repair and for tools."""
         self.clock = clock
+        self.time = ClusterTime(clock, self.store)
+        """The time by which things expire that other machines may have written."""
         self.rng = rng
         self.closed = asyncio.Event()
         """Set when the client is closed: what runs on by itself has to end."""

@@ -153,12 +153,13 @@ class ReplicatedLog:
         are not kept any more, `InvalidRequest`, `Overloaded` (too many pins),
         `MetadataUnavailable` (it may be pinned).
         """
-        now_ms = self._client.clock.wall_ms()
+        now_ms = await self._client.time.latest_ms()
+        earliest_ms = await self._client.time.earliest_ms()
         pin = Pin(name, position, now_ms + expires_ms)
 
         def change(current: LogList) -> LogList | None:
             # Of a lost reply: the pin stands, and a truncation has respected it since.
-            return None if pin in current.pins else pinned(current, pin, now_ms, self.settings)
+            return None if pin in current.pins else pinned(current, pin, earliest_ms, self.settings)
 
         await self._lists.update(await self._lists.read(), change)
 
@@ -173,7 +174,7 @@ class ReplicatedLog:
         in a durable snapshot, or in each replica's durable state. Returns the last entry dropped
         so far. Raises `MetadataUnavailable`.
         """
-        now_ms = self._client.clock.wall_ms()
+        now_ms = await self._client.time.earliest_ms()
         seen: dict[int, None] = {}
 
         def change(current: LogList) -> LogList | None:

@@ -24,7 +24,6 @@ import msgspec
 from engine.errors import (
     CannotRead,
     Deposed,
-    FormatTooNew,
     InvalidRequest,
     KeyExists,
     MetadataUnavailable,
@@ -33,6 +32,7 @@ from engine.errors import (
 from engine.log.position import START, Position
 from engine.metadata.contract import MetadataStore
 from engine.metadata.lost_logs import lost_logs
+from engine.metadata.majors import FIRST_MAJOR, check_major, encode_major
 from engine.run import NO_ENTRY
 
 FORMAT_MAJOR: Final = 2
@@ -85,8 +85,7 @@ class LogList(msgspec.Struct, frozen=True, omit_defaults=True):
     pins: tuple[Pin, ...] = ()
     token: int = 0
     leader: Leader | None = None
-    format_major: int = 1
-    """The one that a list without this field has."""
+    format_major: int = FIRST_MAJOR
 
     def __post_init__(self) -> None:
         ids = [listed.ledger for listed in self.listed]
@@ -149,27 +148,13 @@ class LogList(msgspec.Struct, frozen=True, omit_defaults=True):
         )
 
 
-_encode = msgspec.msgpack.Encoder().encode
 _decode = msgspec.msgpack.Decoder(LogList).decode
-
-
-class _Major(msgspec.Struct):
-    """What every version has."""
-
-    format_major: int = 1
-
-
-_decode_major = msgspec.msgpack.Decoder(_Major).decode
 
 
 def decode_list(value: bytes) -> LogList:
     """Decode a stored value. Raises `FormatTooNew`, `CannotRead`."""
     try:
-        found = _decode_major(value)
-        if found.format_major > FORMAT_MAJOR:
-            raise FormatTooNew(
-                f"a log's list has format {found.format_major}, this program reads {FORMAT_MAJOR}"
-            )
+        check_major(value, "the list of a log", FORMAT_MAJOR)
         return _decode(value)
     except msgspec.MsgspecError as error:
         raise CannotRead(f"the list of a log is damaged: {error}") from error
@@ -249,8 +234,8 @@ class LogLists:
 
     async def _write(self, wanted: LogList, version: int | None) -> int:
         if version is None:
-            return await self._store.create(self.key, _encode(wanted))
-        return await self._store.set(self.key, _encode(wanted), version)
+            return await self._store.create(self.key, encode_major(wanted, wanted.format_major))
+        return await self._store.set(self.key, encode_major(wanted, wanted.format_major), version)
 
 
 def raised_from(epoch: int, leader: Leader | None = None) -> Callable[[LogList], LogList]:

@@ -94,7 +94,7 @@ def decode_file(data: bytes) -> Contents:
     Raises `FolderMismatch` for another kind of file, `FormatTooNew`, and `FolderDamaged` if
     bytes that were synced once are not what they were.
     """
-    _check_file_header(data)
+    check_file_header(data)
     tree = Tree()
     cluster_id: str | None = None
     offset, sequence, is_mark = FILE_HEADER_BYTES, 0, False
@@ -133,7 +133,8 @@ def _grouped(origin: Origin, changes: Iterable[Change]) -> Iterator[list[Origin 
     yield []
 
 
-def _check_file_header(data: bytes) -> None:
+def check_file_header(data: bytes) -> None:
+    """Look at the first bytes of a file. Raises as `decode_file`."""
     if len(data) < FILE_HEADER_BYTES or not data.startswith(MAGIC):
         raise FolderMismatch("the metadata log is not one: its first bytes are another file's")
     fields = data[: _FILE_FIELDS.size]
@@ -141,7 +142,7 @@ def _check_file_header(data: bytes) -> None:
         raise FolderDamaged("metadata log: its header cannot be read")
     _, major, _ = _FILE_FIELDS.unpack(fields)
     if major > FORMAT_MAJOR:
-        raise FormatTooNew(f"metadata log has format {major}, this program reads {FORMAT_MAJOR}")
+        raise FormatTooNew.of("the metadata log", major, FORMAT_MAJOR)
 
 
 def _batch_at(data: bytes, offset: int) -> _Batch | None:
@@ -188,5 +189,6 @@ def _decode_payload(payload: bytes, offset: int) -> list[Origin | Put | Drop | C
     except msgspec.DecodeError as error:
         # Its CRC holds: these bytes were written so, by a program that knows more kinds.
         raise FormatTooNew(
-            f"metadata log: byte {offset} holds a change that this program does not know"
+            f"the metadata log holds a change at byte {offset} that this program does not know: "
+            "a newer version of Herdbook wrote it, start that one"
         ) from error

@@ -11,11 +11,18 @@ Invariants:
 """
 
 from collections.abc import Iterable, Sequence
+from contextlib import suppress
 from typing import Final
 
-from engine.errors import MetadataUnavailable
+from engine.errors import FolderDamaged, FolderMismatch, MetadataUnavailable
 from engine.limits import MIB
-from engine.metadata.facts_format import decode_file, encode_batch, encode_file
+from engine.metadata.facts_format import (
+    FILE_HEADER_BYTES,
+    check_file_header,
+    decode_file,
+    encode_batch,
+    encode_file,
+)
 from engine.metadata.tree import Change, Tree
 from engine.ports.disk import AppendFile, Disk, RootGone
 
@@ -97,6 +104,13 @@ class FactsLog:
     def _check(self) -> None:
         if self._failed:
             raise MetadataUnavailable("an earlier sync of the metadata log failed")
+
+
+def check_format(disk: Disk) -> None:
+    """Raise `FormatTooNew` for a log of a newer version. Nothing is changed."""
+    # What is damaged, or is not there, is for `open_log` to tell.
+    with suppress(FolderDamaged, FolderMismatch, OSError):
+        check_file_header(disk.read(FILE, 0, FILE_HEADER_BYTES))
 
 
 def open_log(disk: Disk, fresh_cluster_id: str) -> tuple[FactsLog, Tree]:

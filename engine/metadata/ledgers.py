@@ -20,7 +20,6 @@ import msgspec
 
 from engine.errors import (
     CannotRead,
-    FormatTooNew,
     KeyExists,
     MetadataUnavailable,
     NoSuchLedger,
@@ -29,6 +28,7 @@ from engine.errors import (
 )
 from engine.limits import ENSEMBLE_SIZE_MAX, STRIPE_ENTRIES
 from engine.metadata.contract import MetadataStore
+from engine.metadata.majors import FIRST_MAJOR, check_major
 from engine.metadata.repairs import REPAIRS, RepairItem, RepairQueue, ids_of
 from engine.run import NO_ENTRY
 
@@ -36,7 +36,6 @@ FORMAT_MAJOR: Final = 2
 """The newest format that this program reads. Only the metadata of a RESTORING ledger have it: an
 earlier program would mistake such a ledger for an unfinished recovery, and truncate it."""
 
-_USUAL_MAJOR: Final = 1
 LEDGERS: Final = "/ledgers"
 _ATTEMPTS_MAX: Final = 64
 
@@ -82,14 +81,14 @@ class LedgerMetadata(msgspec.Struct, frozen=True, omit_defaults=True):
     length: int | None = None
     degraded: bool = False
     custom: dict[str, bytes] = {}
-    format_major: int = _USUAL_MAJOR
+    format_major: int = FIRST_MAJOR
 
     def __post_init__(self) -> None:
         sizes = (self.ensemble_size, self.write_quorum, self.ack_quorum)
         assert ENSEMBLE_SIZE_MAX >= sizes[0] >= sizes[1] >= sizes[2] >= 1, sizes
         ends = self.state in (State.CLOSED, State.RESTORING)
         assert ends == (self.last_entry is not None), self.state
-        assert not self.restoring or self.format_major > _USUAL_MAJOR, self.format_major
+        assert not self.restoring or self.format_major > FIRST_MAJOR, self.format_major
         assert (self.last_entry is None) == (self.length is None)
         assert self.last_entry is None or self.last_entry >= NO_ENTRY
         firsts = [fragment.first for fragment in self.fragments]
@@ -147,7 +146,7 @@ def restoring_at(metadata: LedgerMetadata, last_entry: int, length: int) -> Ledg
 def restored(metadata: LedgerMetadata) -> LedgerMetadata:
     """The metadata of a ledger when everything that the backup has of it has been written."""
     assert metadata.restoring
-    return msgspec.structs.replace(metadata, state=State.CLOSED, format_major=_USUAL_MAJOR)
+    return msgspec.structs.replace(metadata, state=State.CLOSED, format_major=FIRST_MAJOR)
 
 
 def check_not_restoring(metadata: LedgerMetadata) -> None:
@@ -163,24 +162,10 @@ _encode = msgspec.msgpack.Encoder().encode
 _decode = msgspec.msgpack.Decoder(LedgerMetadata).decode
 
 
-class _Major(msgspec.Struct):
-    """What every version has."""
-
-    format_major: int = _USUAL_MAJOR
-
-
-_decode_major = msgspec.msgpack.Decoder(_Major).decode
-
-
 def decode_metadata(value: bytes) -> LedgerMetadata:
     """Decode a stored value. Raises `FormatTooNew`, `CannotRead`."""
     try:
-        found = _decode_major(value)
-        if found.format_major > FORMAT_MAJOR:
-            raise FormatTooNew(
-                f"ledger metadata has format {found.format_major}, "
-                f"this program reads {FORMAT_MAJOR}"
-            )
+        check_major(value, "the metadata of a ledger", FORMAT_MAJOR)
         return _decode(value)
     except (msgspec.MsgspecError, AssertionError, IndexError) as error:
         raise CannotRead(f"the metadata of a ledger are damaged: {error}") from error

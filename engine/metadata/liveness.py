@@ -37,6 +37,7 @@ from engine.errors import (
     VersionConflict,
 )
 from engine.metadata.contract import MetadataStore
+from engine.metadata.majors import FIRST_MAJOR, check_major, encode_major
 from engine.ports.clock import Clock
 
 PROCESSES: Final = "/processes"
@@ -57,7 +58,7 @@ class Record(msgspec.Struct, frozen=True, omit_defaults=True):
     lease_ms: int
     number: int = 0
     ended: bool = False
-    format_major: int = FORMAT_MAJOR
+    format_major: int = FIRST_MAJOR
 
 
 class _Moment(NamedTuple):
@@ -67,19 +68,20 @@ class _Moment(NamedTuple):
     wall_ms: int
 
 
-_encode = msgspec.msgpack.Encoder().encode
 _decode = msgspec.msgpack.Decoder(Record).decode
 
 
 def decode_record(value: bytes) -> Record:
     """Decode the key's value. Raises `FormatTooNew`, `CannotRead`."""
     try:
-        record = _decode(value)
+        check_major(value, "the record of a process", FORMAT_MAJOR)
+        return _decode(value)
     except msgspec.MsgspecError as error:
         raise CannotRead(f"the record of a process is damaged: {error}") from error
-    if record.format_major > FORMAT_MAJOR:
-        raise FormatTooNew(f"the record of a process has format {record.format_major}")
-    return record
+
+
+def _encode(record: Record) -> bytes:
+    return encode_major(record, FORMAT_MAJOR)
 
 
 def key_of(process_id: str) -> str:

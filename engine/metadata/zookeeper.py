@@ -351,8 +351,5 @@ def _cluster_id_of(value: bytes) -> str:
     except msgspec.DecodeError as error:
         raise FolderMismatch("the chroot holds something that is no cluster of ours") from error
     if node.format_major > FORMAT_MAJOR:
-        raise FormatTooNew(
-            f"the cluster's layout has format {node.format_major}, "
-            f"this program reads {FORMAT_MAJOR}"
-        )
+        raise FormatTooNew.of("the cluster's layout", node.format_major, FORMAT_MAJOR)
     return node.cluster_id

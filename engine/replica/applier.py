@@ -103,7 +103,8 @@ class Applier:
         """Rows that newer commands made are not for a program that does not know those."""
         if level > self._machine.level:
             raise LevelTooNew(
-                f"{where} has level {level}, this program knows {self._machine.level}: upgrade it"
+                f"{where} has level {level}, this program knows up to {self._machine.level}: "
+                "a newer version of Herdbook wrote it, start that one"
             )
 
     def apply(self, span: Span, bodies: Sequence[bytes]) -> list[Outcome]:
@@ -227,7 +228,10 @@ class Applier:
             self._check_level(body[1], f"the log from {position} on")
             summary.level = max(summary.level, body[1])
         else:
-            raise LevelTooNew(f"the entry at {position} is of kind {kind}: upgrade this program")
+            raise LevelTooNew(
+                f"the entry at {position} is of kind {kind}, which this program does not know: "
+                "a newer version of Herdbook wrote it, start that one"
+            )
         return b""
 
     def _mix(self) -> None:

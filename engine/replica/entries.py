@@ -21,7 +21,13 @@ from collections.abc import Sequence
 from typing import Final, NamedTuple
 
 from engine import limits
-from engine.errors import CannotRead, EntryTooLarge, InvalidRequest, LevelTooNew
+from engine.errors import (
+    CannotRead,
+    EntryTooLarge,
+    FormatTooNew,
+    InvalidRequest,
+    LevelTooNew,
+)
 from engine.log.position import Position
 
 FORMAT_MAJOR: Final = 1
@@ -137,7 +143,7 @@ def encode_term(term: Term) -> bytes:
 def decode_term(entry: bytes) -> Term:
     """The term that an entry begins. Raises `LevelTooNew`."""
     if len(entry) > 1 and entry[1] > FORMAT_MAJOR:
-        raise LevelTooNew(f"the log has format {entry[1]}, this program reads {FORMAT_MAJOR}")
+        raise LevelTooNew(str(FormatTooNew.of("the log", entry[1], FORMAT_MAJOR)))
     _, _, epoch, wall_ms = _unpack(_TERM, entry)
     return Term(epoch, wall_ms, entry[_TERM.size :].decode(errors="replace"))
 

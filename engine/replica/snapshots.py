@@ -25,7 +25,6 @@ from engine.errors import (
     CannotRead,
     Deposed,
     EngineError,
-    FormatTooNew,
     KeyExists,
     MetadataUnavailable,
     NoSuchLedger,
@@ -35,6 +34,7 @@ from engine.ledger.client import LedgerClient
 from engine.log.log import ReplicatedLog
 from engine.log.log_list import LOGS
 from engine.log.position import START, Position
+from engine.metadata.majors import FIRST_MAJOR, check_major, encode_major
 from engine.state.contract import Row, Snapshot
 from engine.state.image import ImageHeader, read_image, write_image
 
@@ -54,7 +54,7 @@ class SnapshotRecord(msgspec.Struct, frozen=True, omit_defaults=True):
     rows: int = 0
     size_bytes: int = 0
     taken_ms: int = 0
-    format_major: int = FORMAT_MAJOR
+    format_major: int = FIRST_MAJOR
 
     @property
     def at(self) -> Position:
@@ -62,19 +62,16 @@ class SnapshotRecord(msgspec.Struct, frozen=True, omit_defaults=True):
         return Position(*self.position)
 
 
-_encode = msgspec.msgpack.Encoder().encode
 _decode = msgspec.msgpack.Decoder(SnapshotRecord).decode
 
 
 def decode_snapshot(value: bytes, key: str = "a snapshot's key") -> SnapshotRecord:
     """Decode a stored value. Raises `CannotRead`, `FormatTooNew`."""
     try:
-        record = _decode(value)
+        check_major(value, key, FORMAT_MAJOR)
+        return _decode(value)
     except msgspec.MsgspecError as error:
         raise CannotRead(f"{key} is damaged: {error}") from error
-    if record.format_major > FORMAT_MAJOR:
-        raise FormatTooNew(f"{key} has format {record.format_major}")
-    return record
 
 
 class Snapshots:
@@ -225,9 +222,9 @@ class Snapshots:
                 return current
             try:
                 if current is None:
-                    await self._store.create(self._key, _encode(wanted))
+                    await self._store.create(self._key, encode_major(wanted, FORMAT_MAJOR))
                 else:
-                    await self._store.set(self._key, _encode(wanted), version)
+                    await self._store.set(self._key, encode_major(wanted, FORMAT_MAJOR), version)
                 return wanted
             except (KeyExists, VersionConflict, MetadataUnavailable):
                 continue

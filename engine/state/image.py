@@ -203,7 +203,7 @@ def read_header(entry: bytes) -> ImageHeader:
     if entry[:1] != _HEADER or len(entry) < 3:
         raise CannotRead("the first entry of an image is no header")
     if entry[1] > FORMAT_MAJOR:
-        raise FormatTooNew(f"the image has format {entry[1]}, this program {FORMAT_MAJOR}")
+        raise FormatTooNew.of("the image of a state", entry[1], FORMAT_MAJOR)
     try:
         return _decode_header(memoryview(entry)[3:])
     except (msgspec.MsgspecError, ValueError) as error:

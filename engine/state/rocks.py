@@ -33,6 +33,7 @@ from engine.errors import (
 from engine.limits import KIB, MIB
 from engine.log.position import Position
 from engine.ports.system_disk import FULL, disk_full_error, is_disk_full
+from engine.ports.system_files import are_short, told_short
 from engine.ports.workers import Workers
 from engine.state.contract import Row
 from engine.state.cutting import KEY_BYTES_MAX, LOWEST
@@ -66,6 +67,8 @@ async def open_rocks(
     """
     chosen = settings or StateSettings()
     folder = Path(path)
+    if are_short(reserves=2):
+        raise FolderError(f"the state in {folder} cannot be opened: {told_short()}")
     storage = await workers.run(lambda: RocksStorage(folder, chosen.cache_bytes))
     return StoredState(storage, workers, chosen)
 
@@ -267,7 +270,7 @@ def _unpacked(value: bytes, path: Path) -> Mark:
         raise FolderMismatch(f"{path} holds a database that is no state")
     major, flags, ledger, entry = _MARK.unpack_from(value)
     if major > FORMAT_MAJOR:
-        raise FormatTooNew(f"{path} has format {major}, this program {FORMAT_MAJOR}")
+        raise FormatTooNew.of(f"the state in {path}", major, FORMAT_MAJOR)
     return Mark(Position(ledger, entry), bool(flags & _RESTORING))
 
 

@@ -2,7 +2,8 @@
 
 Invariants:
 - No more sockets are open at once than allowed, including those that never begin or finish TLS;
-  further ones are closed at once. So unknown clients never use up the files that a journal needs.
+  further ones are closed at once. So is any new one while the process has few files left. So
+  unknown clients never use up the files that a journal needs.
 - No address has more than its share of them, which also counts from accept on, so one address never
   blocks the port for the others. Connections that have proved to be a part of the cluster no longer
   count there.
@@ -19,6 +20,7 @@ from functools import partial
 from typing import Any, Final, NamedTuple
 
 from engine.errors import InvalidRequest
+from engine.ports.system_files import are_short
 from engine.transport.address import join_host_port, network_of
 
 _KEEPALIVE: Final = (("TCP_KEEPIDLE", 60), ("TCP_KEEPINTVL", 15), ("TCP_KEEPCNT", 4))
@@ -108,7 +110,8 @@ class Listener:
                 await asyncio.sleep(_REST_S if error.errno in _NO_ROOM else 0)
                 continue
             address = self._address(peer)
-            if len(self._open) < self._sockets_max and self._has_room(address):
+            room = len(self._open) < self._sockets_max and self._has_room(address)
+            if room and not are_short(end.fileno(), reserves=0.5):
                 self._begin(end, address)
             else:
                 end.close()

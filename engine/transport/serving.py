@@ -29,6 +29,7 @@ from engine.errors import (
     Overloaded,
     VersionConflict,
 )
+from engine.ports.system_files import are_short, told_short
 from engine.transport.address import join_host_port, may_trust, peer_user
 from engine.transport.connection import FramedConnection
 from engine.transport.frames import (
@@ -115,6 +116,8 @@ class ConnectionServer(Generic[ConnectionT]):
             return BookieUnavailable("the server is ending: ask another")
         if len(self.connections) >= self.connections_max:
             return Overloaded("too many connections: close some, or try again later")
+        if are_short():
+            return Overloaded(told_short())
         return None
 
     def known(self, wire: FramedConnection) -> Caller:
@@ -189,7 +192,8 @@ class ServedConnection:
         """End what the connection began. It is lost already."""
 
     def _on_made(self, wire: FramedConnection) -> None:
-        if not may_trust(peer_user(wire.transport)):
+        if not may_trust(peer_user(wire.transport)) or are_short(wire.descriptor(), reserves=0.5):
+            # Who is told why keeps the socket until then: there are none left for that.
             wire.abort()
             return
         self._deadline = self._loop.call_later(self._server.greeting_s, self._greeting_late)

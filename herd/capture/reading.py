@@ -48,7 +48,7 @@ def read_stretch(
         if shape.rows:
             yield shape.batch()
     except PositionTruncated as error:
-        checkpoints = CheckpointList(held.client.store, tablespace, held.client.clock)
+        checkpoints = CheckpointList(held.client.store, tablespace, held.client.time)
         told = held.run(partial(begin_again, checkpoints, tablespace, error))
         raise told from error
     except EngineError as error:

@@ -90,7 +90,7 @@ class Survey:
     ) -> None:
         self._tablespace = tablespace
         self._interest = interest
-        self._checkpoints = CheckpointList(client.store, tablespace, client.clock)
+        self._checkpoints = CheckpointList(client.store, tablespace, client.time)
         self._log = ReplicatedLog(client, log_of(tablespace))
         self._consumer = Consumer(client, tablespace, consumer, keep_ms)
         self._walk: Walk | None = None

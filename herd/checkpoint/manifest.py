@@ -21,6 +21,7 @@ import msgspec
 
 from engine.errors import CannotRead, FormatTooNew
 from engine.log.position import Position
+from engine.metadata.majors import check_major
 from herd.schema import Counters, Table, View
 
 FORMAT_MAJOR: Final = 2
@@ -172,7 +173,7 @@ def encode_manifest(manifest: Manifest) -> bytes:
 def decode_manifest(blob: bytes) -> Manifest:
     """A blob's manifest. Raises `FormatTooNew`, `CannotRead`."""
     if blob[:1] > bytes((FORMAT_MAJOR,)):
-        raise FormatTooNew(f"a manifest of format {blob[0]}; this program reads {FORMAT_MAJOR}")
+        raise FormatTooNew.of("the manifest of a checkpoint", blob[0], FORMAT_MAJOR)
     try:
         return _decode_manifest(memoryview(blob)[2:])
     except msgspec.MsgspecError as error:
@@ -187,9 +188,7 @@ def encode_checkpoints(checkpoints: Checkpoints) -> bytes:
 def decode_checkpoints(value: bytes) -> Checkpoints:
     """What the metadata store keeps. Raises `FormatTooNew`, `CannotRead`."""
     try:
-        found = _decode_checkpoints(value)
+        check_major(value, "the list of checkpoints", _LIST_FORMAT, "format")
+        return _decode_checkpoints(value)
     except msgspec.MsgspecError as error:
         raise CannotRead(f"the list of checkpoints cannot be read: {error}") from error
-    if found.format > _LIST_FORMAT:
-        raise FormatTooNew(f"checkpoints of format {found.format}")
-    return found

@@ -3,7 +3,7 @@
 Invariants:
 - Every change is a compare-and-set of the whole list, so a pin and a removal cannot cross.
 - The newest checkpoint and every pinned one stay; the others go when there are more than `keep`.
-- A pin lasts as long as requested, by the requester's clock (`engine/expiry.py`).
+- A pin lasts as long as requested, by the requester's clock (`engine/ledger/cluster_time.py`).
 - The list never goes back: a newer epoch's, or a higher number, is never replaced by an older one.
 - A leader claims the list before it sweeps or takes: one of an older epoch names nothing after
   that, for what it wrote may be swept.
@@ -17,8 +17,8 @@ import msgspec
 
 from engine.errors import Deposed, InvalidRequest, KeyExists, NotFound, VersionConflict
 from engine.expiry import is_over
+from engine.ledger.cluster_time import ClusterTime
 from engine.metadata.contract import MetadataStore
-from engine.ports.clock import Clock
 from herd.checkpoint.manifest import (
     Checkpoints,
     ManifestRecord,
@@ -34,10 +34,10 @@ _PREFIX: Final = "/herd/tablespaces"
 class CheckpointList:
     """The list of one tablespace. Every method raises `MetadataUnavailable`."""
 
-    def __init__(self, store: MetadataStore, tablespace: str, clock: Clock) -> None:
+    def __init__(self, store: MetadataStore, tablespace: str, time: ClusterTime) -> None:
         self._store = store
         self._key = f"{_PREFIX}/{tablespace}/checkpoints"
-        self._clock = clock
+        self._time = time
 
     async def get(self) -> Checkpoints:
         """The list as it is now; empty before the first checkpoint."""
@@ -67,6 +67,7 @@ class CheckpointList:
 
     async def add(self, record: ManifestRecord, keep: int = KEEP) -> Checkpoints:
         """Name a checkpoint and let go of old ones. Raises `Deposed` if a newer epoch has one."""
+        now_ms = await self._time.earliest_ms()
 
         def change(held: Checkpoints) -> Checkpoints:
             newest = held.newest
@@ -78,7 +79,7 @@ class CheckpointList:
                 record.number,
             ):
                 raise Deposed(f"epoch {newest.epoch} has taken checkpoint {newest.number} already")
-            pins = self._unexpired(held.pins)
+            pins = _unexpired(held.pins, now_ms)
             pinned = {pin.number for pin in pins}
             older = held.kept
             kept = [
@@ -98,6 +99,7 @@ class CheckpointList:
         if expires_in_ms <= 0:
             raise InvalidRequest(f"a pin lasts for some milliseconds, not {expires_in_ms}")
         chosen: list[ManifestRecord] = []
+        now_ms, latest_ms = await self._time.earliest_ms(), await self._time.latest_ms()
 
         def change(held: Checkpoints) -> Checkpoints:
             chosen.clear()
@@ -107,8 +109,8 @@ class CheckpointList:
                     break
             else:
                 raise NotFound(f"checkpoint {number} is not kept" if number else "no checkpoint")
-            expires_ms = self._clock.wall_ms() + expires_in_ms
-            others = [pin for pin in self._unexpired(held.pins) if pin.name != name]
+            expires_ms = latest_ms + expires_in_ms
+            others = [pin for pin in _unexpired(held.pins, now_ms) if pin.name != name]
             pins = (*others, Pin(name, chosen[0].number, expires_ms))
             return msgspec.structs.replace(held, pins=pins)
 
@@ -128,10 +130,6 @@ class CheckpointList:
         if held.epoch > epoch:
             raise Deposed(f"epoch {held.epoch} has claimed the checkpoints, this is {epoch}")
 
-    def _unexpired(self, pins: tuple[Pin, ...]) -> tuple[Pin, ...]:
-        now_ms = self._clock.wall_ms()
-        return tuple(pin for pin in pins if not is_over(pin.expires_ms, now_ms))
-
     async def _change(self, change: Callable[[Checkpoints], Checkpoints]) -> Checkpoints:
         """Change the list by compare-and-set. A lost reply shows as a list that is changed."""
         while True:
@@ -149,3 +147,7 @@ class CheckpointList:
                 return wanted
             except (KeyExists, VersionConflict):
                 continue
+
+
+def _unexpired(pins: tuple[Pin, ...], now_ms: int) -> tuple[Pin, ...]:
+    return tuple(pin for pin in pins if not is_over(pin.expires_ms, now_ms))

@@ -81,7 +81,7 @@ class Checkpointer:
 
         `keep` checkpoints stay, the pinned ones aside, and the log from the oldest of them on.
         """
-        self.list = CheckpointList(client.store, tablespace, client.clock)
+        self.list = CheckpointList(client.store, tablespace, client.time)
         self._client = client
         self._clock: Clock = client.clock
         self._tablespace = tablespace

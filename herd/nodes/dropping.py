@@ -49,7 +49,7 @@ async def sweep_dropped(client: LedgerClient, name: str, uuid: str) -> int:
     log = ReplicatedLog(client, log_of(name))
     epoch = await log.remove(still)
     await Snapshots(client, log).forget(epoch)
-    await CheckpointList(client.store, name, client.clock).forget(epoch)
+    await CheckpointList(client.store, name, client.time).forget(epoch)
     owners = {LOG_OWNER + log.name.encode(), b"herd:" + name.encode()}
     return await _sweep_ledgers(client, owners, epoch)
 

@@ -21,7 +21,8 @@ from typing import Final
 
 import msgspec
 
-from engine.errors import CannotRead, FormatTooNew
+from engine.errors import CannotRead
+from engine.metadata.majors import FIRST_MAJOR, check_major, encode_major
 
 FORMAT_MAJOR: Final = 1
 NODES: Final = "/herd/nodes"
@@ -41,7 +42,7 @@ class SettingsFact(msgspec.Struct, frozen=True, omit_defaults=True):
     """
 
     replicas: int = REPLICAS
-    format_major: int = FORMAT_MAJOR
+    format_major: int = FIRST_MAJOR
 
 
 class SpaceFact(msgspec.Struct, frozen=True, omit_defaults=True):
@@ -55,7 +56,7 @@ class SpaceFact(msgspec.Struct, frozen=True, omit_defaults=True):
     dropped: bool = False
     epoch: int = 0
     token: int = 0
-    format_major: int = FORMAT_MAJOR
+    format_major: int = FIRST_MAJOR
     restoring: bool = False
     """Somebody fills it: it is `dropped` unless that ends well."""
     by_default: bool = False
@@ -94,7 +95,7 @@ class NodeFact(msgspec.Struct, frozen=True, omit_defaults=True):
     address: str
     started_ms: int
     replicas: dict[str, ReplicaReport] = {}
-    format_major: int = FORMAT_MAJOR
+    format_major: int = FIRST_MAJOR
     host: str = ""
 
 
@@ -109,42 +110,38 @@ def missing_replicas(name: str, fact: SpaceFact, nodes: Mapping[str, NodeFact]) 
     return max(0, fact.expected - ready_replicas(name, fact, nodes)) if fact.hosted else 0
 
 
-encode_fact: Final = msgspec.msgpack.Encoder().encode
 _decode_space: Final = msgspec.msgpack.Decoder(SpaceFact).decode
 _decode_node: Final = msgspec.msgpack.Decoder(NodeFact).decode
 _decode_settings: Final = msgspec.msgpack.Decoder(SettingsFact).decode
 
 
+def encode_fact(fact: SettingsFact | SpaceFact | NodeFact) -> bytes:
+    """What the metadata store keeps of it."""
+    return encode_major(fact, FORMAT_MAJOR)
+
+
 def decode_space(value: bytes) -> SpaceFact:
     """Decode a tablespace's fact. Raises `CannotRead`, `FormatTooNew`."""
     try:
-        fact = _decode_space(value)
+        check_major(value, "the fact of a tablespace", FORMAT_MAJOR)
+        return _decode_space(value)
     except msgspec.MsgspecError as error:
         raise CannotRead(f"the fact of a tablespace is damaged: {error}") from error
-    _check_format(fact.format_major, "tablespace")
-    return fact
 
 
 def decode_node(value: bytes) -> NodeFact:
     """Decode a node's fact. Raises `CannotRead`, `FormatTooNew`."""
     try:
-        fact = _decode_node(value)
+        check_major(value, "the fact of a node", FORMAT_MAJOR)
+        return _decode_node(value)
     except msgspec.MsgspecError as error:
         raise CannotRead(f"the fact of a node is damaged: {error}") from error
-    _check_format(fact.format_major, "node")
-    return fact
 
 
 def decode_settings(value: bytes) -> SettingsFact:
     """Decode the settings of a cluster. Raises `CannotRead`, `FormatTooNew`."""
     try:
-        fact = _decode_settings(value)
+        check_major(value, "the fact of a cluster's tablespaces", FORMAT_MAJOR)
+        return _decode_settings(value)
     except msgspec.MsgspecError as error:
         raise CannotRead(f"the settings of tablespaces are damaged: {error}") from error
-    _check_format(fact.format_major, "cluster's tablespaces")
-    return fact
-
-
-def _check_format(found: int, what: str) -> None:
-    if found > FORMAT_MAJOR:
-        raise FormatTooNew(f"the fact of a {what} has format {found}, not {FORMAT_MAJOR}: upgrade")

@@ -250,6 +250,11 @@ class Node:
         return [
             metrics.gauge("herdbook_herd_replicas", runs, lambda: len(self._hosted)),
             metrics.gauge(name, lack, self.outlook.under_replicated),
+            metrics.gauge(
+                "herdbook_herd_clock_ahead_seconds",
+                "How far this machine's clock is ahead of the metadata store's server.",
+                lambda: self.client.time.ahead_ms() / 1000,
+            ),
         ]
 
     # Running
@@ -290,6 +295,8 @@ class Node:
             self._woken.clear()
             try:
                 await self.look()
+                # It tells of a clock that is wrong, though nothing here might ask for a long time.
+                await self.client.time.earliest_ms()
             except EngineError as error:
                 _logger.info("node %s: %s", self.node_id, error)
             except Exception:

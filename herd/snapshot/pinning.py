@@ -140,4 +140,4 @@ async def _pin(
 
 
 def _list_of(client: LedgerClient, tablespace: str) -> CheckpointList:
-    return CheckpointList(client.store, tablespace, client.clock)
+    return CheckpointList(client.store, tablespace, client.time)

@@ -55,7 +55,7 @@ def read_manifest(place: Place, tablespace: str, record: ManifestRecord) -> Mani
 def released(place: Place, tablespace: str, record: ManifestRecord) -> StorageFailed | None:
     """What to tell who misses bytes of a checkpoint: it was let go; None if it is kept. Blocks."""
     held = held_client(place)
-    kept = held.run(CheckpointList(held.client.store, tablespace, held.client.clock).get).kept
+    kept = held.run(CheckpointList(held.client.store, tablespace, held.client.time).get).kept
     if record in kept:
         return None
     return StorageFailed(

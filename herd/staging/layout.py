@@ -220,4 +220,4 @@ def parse_locator(text: str) -> Locator:
 
 def _check_format(found: int) -> None:
     if found > FORMAT:
-        raise FormatTooNew(f"staged rows of format {found}; this program reads {FORMAT}")
+        raise FormatTooNew.of("staged rows", found, FORMAT)

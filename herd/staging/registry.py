@@ -111,7 +111,7 @@ async def drop_run(client: LedgerClient, tablespace: str, run: str) -> list[int]
 async def sweep(client: LedgerClient, tablespace: str) -> list[int]:
     """Delete the ledgers that were forgotten; returns them. Raises `MetadataUnavailable`."""
     swept = []
-    now_ms = client.clock.wall_ms()
+    now_ms = await client.time.earliest_ms()
     for name, ledger_id in await _registered(client, tablespace):
         found = await client.store.get(f"{_FOLDER}/{tablespace}/{name}")
         if found is not None and is_over(_made_ms(found.value) + KEPT_MS, now_ms):

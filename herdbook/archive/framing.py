@@ -76,7 +76,7 @@ def read_frames(path: Path, magic: bytes, major: int) -> Generator[tuple[bytes, 
         if len(head) <= len(magic) or head[:-1] != magic:
             raise CannotRead(f"{path} is damaged: it does not begin as it should")
         if head[-1] > major:
-            raise FormatTooNew(f"{path} has format {head[-1]}, this program reads {major}")
+            raise FormatTooNew.of(str(path), head[-1], major)
         while True:
             kind, blob = _read_frame(file, path)
             yield kind, blob

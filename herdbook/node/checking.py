@@ -16,6 +16,7 @@ from engine.errors import InvalidRequest
 from engine.folder.naming import refuse_url
 from engine.metadata.cluster_url import SCHEME, parse_url
 from engine.metadata.zookeeper_settings import unencrypted_password
+from engine.ports.system_files import FEW, raise_files_max
 from engine.ports.system_latency import CpuLatency
 from engine.transport.address import is_loopback, parse_host_port
 from engine.transport.security import Security
@@ -136,6 +137,11 @@ def _processors(settings: NodeSettings) -> Iterator[str]:
 def warnings_of(settings: NodeSettings) -> list[str]:
     """What is wrong and keeps nothing from starting, a line each."""
     found = [f"{DISKS}: {why}: no bookie can start there" for _, why in _useless(settings)]
+    if (files := raise_files_max()) < FEW:
+        found.append(
+            f"open files: a process of this node may have {files}, less than {FEW}: it refuses "
+            "connections and new tablespaces early; raise LimitNOFILE= of its unit (ulimit -n)"
+        )
     if settings.clustered and (why := _clear_password(settings)):
         found.append(f"zookeeper.authorities: {why}")
     return found

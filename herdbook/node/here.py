@@ -23,6 +23,7 @@ from engine.errors import (
     FolderRolledBack,
     FormatTooNew,
     InvalidRequest,
+    LevelTooNew,
     Unauthorized,
 )
 from engine.ports.clock import SystemClock
@@ -65,8 +66,14 @@ def is_expected(error: BaseException) -> bool:
 
 
 def is_wrong(error: BaseException) -> bool:
-    """Whether an error is one of what a node was told rather than of the moment."""
-    return isinstance(error, WRONG)
+    """Whether an error is one of what a node was told rather than of the moment.
+
+    What a newer version wrote stays so, whatever an error makes of it.
+    """
+    cause: BaseException | None = error
+    while cause is not None and not isinstance(cause, FormatTooNew | LevelTooNew):
+        cause = cause.__cause__
+    return cause is not None or isinstance(error, WRONG)
 
 
 class Roles:

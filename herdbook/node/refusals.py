@@ -24,7 +24,8 @@ from engine.errors import (
     InvalidRequest,
 )
 from engine.folder.lock import METADATA_NAME, check_layout
-from engine.folder.owner import check_store
+from engine.folder.owner import check_formats, check_store
+from engine.ports.system_disk import SystemDisk
 from engine.server import check_bookie_folder
 from engine.server_settings import ServerSettings, check_listeners
 from engine.transport.security import Security
@@ -168,6 +169,7 @@ def _store(settings: NodeSettings) -> Iterator[str]:
         why = _said(check_store, folder)
         if not why and not (folder / METADATA_NAME).exists():
             why = _said(check_layout, folder)
+        why = why or _said(check_formats, folder, SystemDisk)
         if why:
             yield f"data: {why}"
 

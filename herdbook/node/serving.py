@@ -23,6 +23,7 @@ from engine.folder.modes import make_private
 from engine.ledger.capacity import require_room
 from engine.ports.clock import SystemClock
 from engine.ports.system_disk import SystemDisk, existing
+from engine.ports.system_files import raise_files_max
 from engine.ports.system_signals import renewed_by_signal
 from engine.transport.address import parse_host_port
 from herdbook.node.child import log_with_times, quiet_grpc
@@ -48,6 +49,7 @@ async def serve_node(settings: NodeSettings, say: Say) -> None:
     cannot go on, or in one process what that role raised.
     """
     quiet_grpc()
+    raise_files_max()
     ending = Ending()
     ending.on_signals()
     renewed_by_signal()

@@ -87,7 +87,7 @@ async def _check_state(folder: Path) -> None:
     position, found = state.position, state.scan_rows(b"\x01", None, 1_000_000)
     await state.close()
     async with engine.open(folder) as client:
-        checkpoints = await CheckpointList(client.store, DEFAULT, client.clock).get()
+        checkpoints = await CheckpointList(client.store, DEFAULT, client.time).get()
         kept = [record.position for record in checkpoints.kept]
         log = ReplicatedLog(client, log_of(DEFAULT))
         at, *then = await _rows_at(log, [position, *kept])

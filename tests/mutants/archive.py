@@ -427,7 +427,7 @@ ARCHIVE_MUTANTS: Final = (
         "an earlier program leaves a ledger that is being restored alone",
         "engine/metadata/ledgers.py",
         "        length=length,\n        format_major=FORMAT_MAJOR,\n    )",
-        "        length=length,\n        format_major=_USUAL_MAJOR,\n    )",
+        "        length=length,\n        format_major=FIRST_MAJOR,\n    )",
         by_test(_RESTORING, "test_an_earlier_program_leaves_a_ledger_that_is_being_restored_alone"),
     ),
     Mutant(

@@ -97,8 +97,8 @@ LEADING_MUTANTS: Final = (
         "a-newer-list-is-read",
         "design 3: a newer major version is refused",
         _LIST,
-        "if found.format_major > FORMAT_MAJOR:",
-        "if found.format_major > FORMAT_MAJOR + 1:",
+        'check_major(value, "the list of a log", FORMAT_MAJOR)',
+        'check_major(value, "the list of a log", FORMAT_MAJOR + 1)',
         by_test(_LIST_TESTS, "test_a_log_of_a_newer_version_is_left_alone"),
     ),
     Mutant(

@@ -75,4 +75,70 @@ OPERATIONS_MUTANTS: Final = (
             "test_one_folder_of_three_with_a_damaged_identity_does_not_end_the_process",
         ),
     ),
+    Mutant(
+        "newcomers-take-the-last-files",
+        "the last open files are for who is there already",
+        "engine/ports/system_files.py",
+        "files - reserves * reserve_of(files)",
+        "files",
+        by_test(
+            "engine/ports/test_system_files.py",
+            "test_an_eighth_is_kept_for_who_is_there_and_never_more_than_256",
+        ),
+    ),
+    Mutant(
+        "a-port-takes-the-last-files",
+        "a port hangs up while few files are left",
+        "engine/transport/listening.py",
+        "not are_short(end.fileno(), reserves=0.5)",
+        "True",
+        by_test(
+            "engine/ports/test_system_files.py",
+            "test_a_port_hangs_up_while_files_are_short_and_takes_connections_after_it",
+        ),
+    ),
+    Mutant(
+        "one-clock-says-what-is-over",
+        "what is over is over by this machine's clock and by the server's",
+        "engine/ledger/cluster_time.py",
+        "return min(await self._times_ms())",
+        "return max(await self._times_ms())",
+        by_test(
+            "engine/ledger/test_cluster_time.py",
+            "test_a_clock_that_jumps_ends_nothing_early_and_is_told",
+        ),
+    ),
+    Mutant(
+        "a-pin-begins-by-the-earlier-clock",
+        "a pin lasts from the later of two clocks on",
+        "herd/checkpoint/record.py",
+        "expires_ms = latest_ms + expires_in_ms",
+        "expires_ms = now_ms + expires_in_ms",
+        by_test(
+            "engine/ledger/test_cluster_time.py",
+            "test_a_pinned_checkpoint_stays_though_two_machines_are_an_hour_apart",
+        ),
+    ),
+    Mutant(
+        "a-newer-version-is-not-written",
+        "who raises the version of a value writes it",
+        "engine/metadata/majors.py",
+        "msgspec.structs.replace(value, format_major=major)",
+        "value",
+        by_test(
+            "engine/metadata/test_majors.py",
+            "test_a_value_of_a_newer_version_is_refused_though_its_fields_are_the_same",
+        ),
+    ),
+    Mutant(
+        "a-start-does-not-look-at-the-journal",
+        "a start on a newer journal changes nothing",
+        "engine/bookie/folder.py",
+        "    check_format(disk)\n    return identity",
+        "    return identity",
+        by_test(
+            "operate/test_downgrade.py",
+            "test_what_a_newer_version_wrote_is_refused_in_one_line_that_says_what_to_do",
+        ),
+    ),
 )

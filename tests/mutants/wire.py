@@ -267,8 +267,8 @@ DIALING_MUTANTS: Final = (
         "strangers-are-not-counted",
         "a connection counts as soon as it is accepted, with TLS or not",
         _LISTENING,
-        "            if len(self._open) < self._sockets_max and",
-        "            if self._sockets_max and",
+        "room = len(self._open) < self._sockets_max and",
+        "room = self._sockets_max > 0 and",
         by_test(
             _LISTENING_TESTS,
             "test_connections_that_never_begin_tls_are_counted_and_end_in_time",

@@ -59,6 +59,8 @@ class Machines:
             program.chmod(0o755)
         for machine in (0, *NODES):
             (self.tree(machine) / "etc/herdbook").mkdir(parents=True)
+        self.more: dict[str, str] = {}
+        """What the environment of each process has beside that; `{tree}` is its machine's tree."""
         self.desk = folder / "desk"
         """Where the operator works: the folder of the project, as far as a page needs it."""
         self.desk.mkdir()
@@ -162,7 +164,8 @@ class Machines:
             "COLUMNS": "160",
             "TERM": "dumb",
         }
-        return kept | mine
+        more = {name: value.format(tree=self.tree(machine)) for name, value in self.more.items()}
+        return kept | mine | more
 
 
 def exec_start() -> str:

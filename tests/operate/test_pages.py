@@ -139,13 +139,16 @@ class Load:
         self._process.kill()
         self._process.communicate()
 
-    def judged(self) -> int:
-        """How much was acknowledged. All of it is there, and each kind can be written.
+    def judged(self, newest: int | None = None) -> int:
+        """How much was looked for. All of it is there, and each kind can be written.
 
-        Once it has ended. Raises `AssertionError`.
+        Once it has ended. `newest`: so many of the last ones, and some of those before. Raises
+        `AssertionError`.
         """
         kinds = ",".join(self._KINDS)
-        words = [*CLIENT, "judge", self._url, "8", kinds, f"{self._notes}:0"]
+        noted = len(self._notes.read_text().splitlines())
+        line = 0 if newest is None else max(0, noted - newest)
+        words = [*CLIENT, "judge", self._url, "8", kinds, f"{self._notes}:{line}"]
         told = json.loads(self._machines.run(shlex.join(words)).splitlines()[-1])
         assert told["lost"] == []
         return int(told["looked_at"])

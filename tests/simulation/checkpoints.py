@@ -163,7 +163,7 @@ class Checkpoints:
                 self._world.trace.event("checkpoint not read", type(error).__name__)
 
     async def _pin(self, node: ClientNode) -> None:
-        checkpoints = CheckpointList(node.client.store, SPACE, node.clock)
+        checkpoints = CheckpointList(node.client.store, SPACE, node.client.time)
         if len(self._pinned) > 3:
             await checkpoints.unpin(self._forgotten())
         name = f"pin {self._rng.getrandbits(32)}"

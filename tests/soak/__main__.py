@@ -52,6 +52,12 @@ PARTS: tuple[Part, ...] = (
         lines=40,
     ),
     Part(
+        "clocks",
+        "Clocks of three nodes jump by an hour while programs write (needs libfaketime)",
+        ("-m", "tests.operate.clocks"),
+        lines=10,
+    ),
+    Part(
         "attacks",
         "A hundred thousand hostile statements, none past its limits",
         ("-m", "tests.attack.hostile", "--count", "100000", "--seed", "100"),

@@ -61,7 +61,7 @@ def test_a_book_is_named_by_its_folder(book: Book) -> None:
 def pins_of(registration: herdbook.spark.Registration) -> set[str]:
     """The pins of its application."""
     held = held_client(registration.place)
-    kept = CheckpointList(held.client.store, "default", held.client.clock)
+    kept = CheckpointList(held.client.store, "default", held.client.time)
     pins = held.run(kept.get).pins
     return {pin.name for pin in pins if registration.application.name in pin.name}
 
@@ -228,7 +228,7 @@ def test_pins_are_renewed_while_a_registration_lasts_and_dropped_with_it(
         [(_, noted)] = registration.application.noted()
         assert isinstance(noted, CheckpointPin)
         held = held_client(registration.place)
-        kept = CheckpointList(held.client.store, "default", held.client.clock)
+        kept = CheckpointList(held.client.store, "default", held.client.time)
 
         def expiry_ms() -> list[int]:
             pins = held.run(kept.get).pins

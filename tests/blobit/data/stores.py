@@ -40,7 +40,7 @@ def client_of(cluster: Cluster, *, write_quorum: int | None = None) -> LedgerCli
     )
     loop = asyncio.get_running_loop()
     if isinstance(loop, SimLoop):
-        client.clock = SimClock(loop, 0.0)
+        client.clock = client.time.clock = SimClock(loop, 0.0)
     return client
 
 

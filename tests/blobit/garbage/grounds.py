@@ -80,7 +80,7 @@ async def grounds(
     """A store with one bucket."""
     settings = replace(SMALL, garbage=GarbageSettings(**garbage))
     async with embedded(path, settings) as store:
-        clock = store.blobs.client.clock = StillClock()
+        clock = store.blobs.client.clock = store.blobs.client.time.clock = StillClock()
         ground = Ground(store, clock, settings)
         ground.bucket = await store.blobs.create_bucket(BUCKET, bucket)
         yield ground

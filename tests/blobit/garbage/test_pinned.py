@@ -48,7 +48,7 @@ class Barn(NamedTuple):
 
     @property
     def pins(self) -> CheckpointList:
-        return CheckpointList(self.client.store, "blobs", self.clock)
+        return CheckpointList(self.client.store, "blobs", self.client.time)
 
     async def collect(self, *, dry_run: bool = False) -> GarbageReport:
         return await self.blobs.collect(BUCKET, dry_run=dry_run)
@@ -58,7 +58,7 @@ class Barn(NamedTuple):
 async def barns(folder: Path) -> AsyncIterator[Barn]:
     """A folder with one bucket, whose clock stands still."""
     async with engine.open(folder) as client:
-        clock = client.clock = StillClock()
+        clock = client.clock = client.time.clock = StillClock()
         workers = ThreadWorkers(asyncio.get_running_loop())
         herd = AsyncHerd(client, folder, workers)
         try:

@@ -71,7 +71,7 @@ class Store:
         """Open the folder, making the buckets if they are not there."""
         stack = self._stack = AsyncExitStack()
         self.client = await stack.enter_async_context(cluster.open(self._folder))
-        self.client.clock = self.clock
+        self.client.clock = self.client.time.clock = self.clock
         workers = ThreadWorkers(asyncio.get_running_loop())
         stack.push_async_callback(workers.close)
         herd = await stack.enter_async_context(open_herd(self.client, self._folder, workers))

@@ -173,7 +173,7 @@ async def _brokers(*leases_ms: int) -> AsyncIterator[tuple[_Brokers, LoopClock]]
         name = f"broker {number}"
         store = made.stores[name] = _Cut(cluster.tree.session())
         client = cluster.client(replace(CLIENT, lease_ms=300), store=store)
-        client.clock = clock
+        client.clock = client.time.clock = clock
         made.brokers[name] = await Broker.open(
             client,
             MemoryState(),

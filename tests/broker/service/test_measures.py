@@ -57,7 +57,7 @@ class _Watched:
 def test_a_leader_tells_of_its_tasks_and_workers() -> None:
     async def script() -> None:
         watched, client = _Watched(), (await Cluster.of(1)).client(CLIENT)
-        client.clock = LoopClock()
+        client.clock = client.time.clock = LoopClock()
         broker = await Broker.open(
             client, MemoryState(), replica_settings=REPLICA, log_settings=LOG, metrics=watched
         )
@@ -91,7 +91,7 @@ def test_a_leader_tells_of_its_tasks_and_workers() -> None:
 
 async def _opened(watched: _Watched) -> Broker:
     client = (await Cluster.of(1)).client(CLIENT)
-    client.clock = LoopClock()
+    client.clock = client.time.clock = LoopClock()
     return await Broker.open(
         client, MemoryState(), replica_settings=REPLICA, log_settings=LOG, metrics=watched
     )

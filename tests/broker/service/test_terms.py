@@ -56,7 +56,7 @@ async def three() -> AsyncIterator[_Three]:
     clock = LoopClock()
     for name in ("one", "two", "three"):
         client = cluster.client(replace(CLIENT, lease_ms=300), store=cluster.tree.session())
-        client.clock = clock
+        client.clock = client.time.clock = clock
         made.brokers[name] = await Broker.open(
             client,
             MemoryState(),

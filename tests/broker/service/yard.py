@@ -73,7 +73,7 @@ async def opened(
 ) -> AsyncIterator[Broker]:
     """The only replica of a broker, which serves. `server`: the metadata store's own clock."""
     client = (cluster or await Cluster.of(1)).client(CLIENT)
-    client.clock = clock or LoopClock()
+    client.clock = client.time.clock = clock or LoopClock()
     if server is not None:
         timed: Any = _TimedStore(client.store, server)
         client.store = DeadlineStore(timed, 1_000)

@@ -4,6 +4,7 @@ import pytest
 
 from engine.errors import NotFound
 from engine.expiry import CLOCK_DIFFERENCE_MS
+from engine.ledger.cluster_time import ClusterTime
 from engine.log.position import Position
 from engine.metadata.memory import MemoryTree
 from herd.checkpoint.manifest import Locator, ManifestRecord
@@ -20,8 +21,8 @@ def record(number: int) -> ManifestRecord:
 
 async def test_a_pin_lasts_as_long_as_requested_by_the_requesters_clock() -> None:
     store, ahead = MemoryTree("c").session(), HandClock(NOW_MS + CLOCK_DIFFERENCE_MS)
-    mine = CheckpointList(store, "default", HandClock(NOW_MS))
-    theirs = CheckpointList(store, "default", ahead)
+    mine = CheckpointList(store, "default", ClusterTime(HandClock(NOW_MS), store))
+    theirs = CheckpointList(store, "default", ClusterTime(ahead, store))
     await mine.claim(1)
     await mine.add(record(1))
     await mine.pin("changes", 1, PIN_MS)
@@ -36,7 +37,7 @@ async def test_a_pin_lasts_as_long_as_requested_by_the_requesters_clock() -> Non
 
 async def test_a_pin_ends_when_it_is_over_by_every_clock() -> None:
     store, clock = MemoryTree("c").session(), HandClock(NOW_MS)
-    checkpoints = CheckpointList(store, "default", clock)
+    checkpoints = CheckpointList(store, "default", ClusterTime(clock, store))
     await checkpoints.claim(1)
     await checkpoints.add(record(1))
     await checkpoints.pin("changes", 1, PIN_MS)

@@ -361,7 +361,7 @@ def test_a_dropped_tablespace_leaves_nothing_and_its_name_begins_anew() -> None:
         assert named is not None
         record = decode(named.value, type=SnapshotRecord)
         assert (record.epoch, record.ledger_id) == (removed.epoch, 0)
-        checkpoints = CheckpointList(yard.own.store, "farm", yard.own.clock)
+        checkpoints = CheckpointList(yard.own.store, "farm", yard.own.time)
         assert await checkpoints.get() == Checkpoints(epoch=removed.epoch)
         assert await yard.own.store.children("/logs/herd/farm/replicas") == []
         assert await yard.commands.leader_of("farm") == ""

@@ -55,7 +55,7 @@ def rows(found: Snapshot) -> list[tuple[object, ...]]:
 def kept(book: Book) -> Checkpoints:
     """The list of checkpoints."""
     held = held_client(Place(url=book.url))
-    return held.run(CheckpointList(held.client.store, "default", held.client.clock).get)
+    return held.run(CheckpointList(held.client.store, "default", held.client.time).get)
 
 
 def test_a_snapshot_stays_as_it_was(book: Book) -> None:

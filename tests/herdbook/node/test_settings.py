@@ -292,3 +292,13 @@ def test_where_all_addresses_are_listened_at_the_name_of_the_machine_is_advertis
     assert named.reached("10.0.0.1:7180", "") == "10.0.0.1:7180"
     assert named.reached("0.0.0.0:7180", "proxy:1") == "proxy:1"
     assert NodeSettings().reached("[::]:7180", "") == f"{socket.gethostname()}:7180"
+
+
+def test_a_limit_of_few_open_files_is_a_warning(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for files, found in ((4_096, 0), (1_024, 1)):
+        monkeypatch.setattr("herdbook.node.checking.raise_files_max", lambda files=files: files)
+        warnings = warnings_of(NodeSettings(data=str(tmp_path)))
+        assert len(warnings) == found
+    assert "may have 1024, less than 4096" in warnings[0] and "LimitNOFILE=" in warnings[0]
