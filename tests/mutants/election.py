@@ -185,8 +185,8 @@ _LEASES: Final = (
         "a-newer-record-is-read",
         "a newer major version is refused",
         _LIVENESS,
-        "if record.format_major > FORMAT_MAJOR:",
-        "if record.format_major > FORMAT_MAJOR + 1:",
+        'check_major(value, "the record of a process", FORMAT_MAJOR)',
+        'check_major(value, "the record of a process", FORMAT_MAJOR + 1)',
         by_test(_LIVENESS_TESTS, "test_a_record_that_is_damaged_or_of_a_newer_format_is_an_error"),
     ),
 )
