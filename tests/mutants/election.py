@@ -389,6 +389,14 @@ _RESIGNATIONS: Final = (
         by_test(_LIVENESS_TESTS, "test_what_could_not_be_written_is_tried_until_it_is"),
     ),
     Mutant(
+        "a-damaged-record-keeps-what-is-left-from-being-done",
+        "a damaged record of another process keeps no leader from resigning",
+        _LIVENESS,
+        "suppress(VersionConflict, CannotRead, FormatTooNew)",
+        "suppress(VersionConflict)",
+        by_test(_LIVENESS_TESTS, "test_a_damaged_record_keeps_nothing_else_from_being_done"),
+    ),
+    Mutant(
         "what-could-not-be-written-is-tried-once-more",
         "what a leader left unfinished is tried until the store has taken it",
         _LIVENESS,
