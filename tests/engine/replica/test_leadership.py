@@ -200,8 +200,10 @@ def test_a_leader_that_was_ill_lets_others_be_elected_before_it_comes_back() -> 
         await reached(lambda: one.term == 0, 2 * LEASE_S)
         ill = False
         await reached(two.may_answer, 2 * LEASE_S)
+        term = two.term
         await two.close()
         await reached(one.may_answer, 3 * LEASE_S)
+        assert one.term > term
 
     at_sea(script)
 
