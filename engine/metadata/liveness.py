@@ -319,8 +319,9 @@ class Liveness:
         for process_id in [name for name, at_s in self._removing.items() if at_s <= now_s]:
             key = key_of(process_id)
             found = await self._store.get(key)
-            if found is not None and decode_record(found.value).ended:
-                with contextlib.suppress(VersionConflict):
+            # A damaged record stays for whoever looks into it.
+            with contextlib.suppress(VersionConflict, CannotRead, FormatTooNew):
+                if found is not None and decode_record(found.value).ended:
                     await self._store.delete(key, found.version)
             del self._removing[process_id]
 

@@ -253,6 +253,14 @@ _ELECTIONS: Final = (
         by_test(_ELECTION_TESTS, "test_two_replicas_of_one_process_follow_each_other"),
     ),
     Mutant(
+        "a-replica-that-is-not-able-is-elected",
+        "a replica is elected only when it is able to lead",
+        _ELECTION,
+        "                    if able():\n",
+        "                    if able() or True:\n",
+        by_test(_ELECTION_TESTS, "test_whoever_could_have_led_before_waits_for_who_leads_since"),
+    ),
+    Mutant(
         "what-was-free-once-is-free",
         "whoever waits waits anew for each leader",
         _ELECTION,
@@ -381,6 +389,14 @@ _RESIGNATIONS: Final = (
         by_test(_LIVENESS_TESTS, "test_what_could_not_be_written_is_tried_until_it_is"),
     ),
     Mutant(
+        "a-damaged-record-keeps-what-is-left-from-being-done",
+        "a damaged record of another process keeps no leader from resigning",
+        _LIVENESS,
+        "suppress(VersionConflict, CannotRead, FormatTooNew)",
+        "suppress(VersionConflict)",
+        by_test(_LIVENESS_TESTS, "test_a_damaged_record_keeps_nothing_else_from_being_done"),
+    ),
+    Mutant(
         "what-could-not-be-written-is-tried-once-more",
         "what a leader left unfinished is tried until the store has taken it",
         _LIVENESS,
@@ -426,8 +442,8 @@ _RESIGNATIONS: Final = (
         " and self._client.clock.monotonic() >= self._resting_until_s",
         "",
         by_test(
-            "engine/replica/test_trouble.py",
-            "test_one_whose_disk_hangs_while_it_takes_over_lets_another_lead",
+            _LEADERSHIP_TESTS,
+            "test_a_leader_that_was_ill_lets_others_be_elected_before_it_comes_back",
         ),
     ),
     Mutant(

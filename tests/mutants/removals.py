@@ -158,7 +158,7 @@ REMOVAL_MUTANTS: Final = (
         _DROPPING,
         "marks.owner in owners and marks.epoch < epoch:",
         "marks.owner in owners:",
-        by_test(_AGAIN_TESTS, f"{_SWEEP}[12]"),
+        by_test(_AGAIN_TESTS, f"{_SWEEP}[11]"),
     ),
     Mutant(
         "a-maker-does-not-look-whose-log-it-leads",

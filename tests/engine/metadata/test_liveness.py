@@ -450,6 +450,36 @@ def test_what_could_not_be_written_is_tried_until_it_is() -> None:
     _virtually(script)
 
 
+def test_a_damaged_record_keeps_nothing_else_from_being_done() -> None:
+    async def script(tree: MemoryTree) -> None:
+        one, two = await _Process(tree, 1).begin(), await _Process(tree, 2).begin()
+        other = two.watch(one)
+        one.stop()
+        await elapse(5.0)
+        assert other.over
+        key, session = key_of(one.incarnation.process_id), tree.session()
+        found = await session.get(key)
+        assert found is not None
+        await session.set(key, b"\xff", found.version)
+        two.store.hold_answers = asyncio.Event()
+        done = asyncio.Event()
+
+        async def work() -> None:
+            done.set()
+
+        # Long enough for the record to be looked at before it is removed.
+        await elapse(70.0)
+        two.liveness.see_to(work)
+        two.store.hold_answers.set()
+        await elapse(1.0)
+        assert done.is_set() and await session.get(key) is not None
+        calls = two.store.calls
+        await elapse(10.0)
+        assert two.store.calls - calls <= 42, "it is not looked at again and again"
+
+    _virtually(script)
+
+
 def test_a_chore_that_hangs_costs_no_lease() -> None:
     async def script(tree: MemoryTree) -> None:
         one = await _Process(tree, 1).begin()

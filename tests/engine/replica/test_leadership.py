@@ -189,6 +189,25 @@ def test_writes_continue_in_the_same_term_while_nobody_reaches_the_store() -> No
     at_sea(script)
 
 
+def test_a_leader_that_was_ill_lets_others_be_elected_before_it_comes_back() -> None:
+    async def script(sea: _Sea) -> None:
+        one = await sea.leader("one")
+        two = await sea.start("two")
+        two.defer(LEASE_S)
+        await elapse(LEASE_S)
+        ill = True
+        one._room.stalled = lambda: ill  # type: ignore[method-assign]
+        await reached(lambda: one.term == 0, 2 * LEASE_S)
+        ill = False
+        await reached(two.may_answer, 2 * LEASE_S)
+        term = two.term
+        await two.close()
+        await reached(one.may_answer, 3 * LEASE_S)
+        assert one.term > term
+
+    at_sea(script)
+
+
 def test_a_leader_whose_process_record_is_deleted_stops_even_if_its_epoch_is_current() -> None:
     async def script(sea: _Sea) -> None:
         one = await sea.leader("one")
