@@ -297,7 +297,7 @@ class Door:
                 self.gate.check_need(request, route.need, who, path, body)
             said = None
             if route.need.judge is not None:
-                judged = await route.need.judge(self.house, body)
+                judged = await route.need.judge(self.house, body, who)
                 right, said = judged.right or "admin", judged.said
                 more = replace(route.need, right=right, admin=judged.right is None)
                 self.gate.check_need(request, more, who, path, body)
