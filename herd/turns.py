@@ -9,6 +9,7 @@ than some hundreds of rows take.
 Invariants:
 - Others run between two rows, so what was looked at before a row may have changed by then, unless
   a lock keeps it.
+- Of one user's long statements one is read at a time: others' wait for no more than that of each.
 """
 
 import asyncio
@@ -18,6 +19,7 @@ from collections.abc import AsyncIterator, Callable, Iterable, Sequence
 from typing import Final, TypeVar
 
 from engine.ports.workers import Workers
+from herd.permits import asked_by
 
 T = TypeVar("T")
 
@@ -45,20 +47,47 @@ async def in_parts(rows: Sequence[T]) -> AsyncIterator[Sequence[T]]:
 
 
 _LONG_AT_ONCE: Final = 2
-_long: Final["weakref.WeakKeyDictionary[Workers, asyncio.Semaphore]"] = weakref.WeakKeyDictionary()
+_long: Final["weakref.WeakKeyDictionary[Workers, _Long]"] = weakref.WeakKeyDictionary()
 
 
-async def read_long(workers: Workers, work: Callable[[], T]) -> T:
-    """Parse or plan a long statement in a thread, at most two at a time, to keep others free."""
-    room = _long.get(workers)
-    if room is None:
-        room = _long[workers] = asyncio.Semaphore(_LONG_AT_ONCE)
-    await room.acquire()
+class _Long:
+    """Who reads long statements with some workers."""
+
+    def __init__(self) -> None:
+        self.room = asyncio.Semaphore(_LONG_AT_ONCE)
+        self._of: weakref.WeakValueDictionary[str, asyncio.Lock] = weakref.WeakValueDictionary()
+
+    def of(self, user: str) -> asyncio.Lock:
+        """A user's turn. Who is no user has one for each statement."""
+        if not user:
+            return asyncio.Lock()
+        return self._of.setdefault(user, asyncio.Lock())
+
+
+async def read_long(workers: Workers, work: Callable[[], T], user: str | None = None) -> T:
+    """Read or plan a user's long statement in a thread: two at a time, so that others keep theirs.
+
+    `user` None: whoever asked what runs now.
+    """
+    long = _long.get(workers)
+    if long is None:
+        long = _long[workers] = _Long()
+    if user is None:
+        asking = asked_by.get()
+        user = "" if asking is None else asking.user
+    room, own = long.room, long.of(user)
+    await own.acquire()
+    try:
+        await room.acquire()
+    except BaseException:
+        own.release()
+        raise
     job = asyncio.ensure_future(workers.run(work))
 
     def done(job: "asyncio.Future[T]") -> None:
         # The thread continues to its end, whether or not somebody still waits for it.
         room.release()
+        own.release()
         if not job.cancelled():
             job.exception()
 

@@ -4,6 +4,8 @@ Invariants:
 - The head of a request must be complete `head_s` after its connection was made, or after its first
   byte on one that stays open; otherwise the connection is closed. The same limit applies to the
   rest of a body that nobody reads, after the reply.
+- If a client takes nothing of a reply for `idle_s`, the connection is closed and the rest of the
+  reply is dropped.
 - In one turn of the loop a connection parses few pieces of a body. Connections with more pieces
   take turns, one in each turn of the loop, because a piece costs the same however small it is.
 """
@@ -71,15 +73,22 @@ class Connection(H11Protocol):
     conn: _Pieces
 
     def __init__(
-        self, head_s: float, ended: "asyncio.Future[None]", turns: Turns, **more: Any
+        self,
+        head_s: float,
+        idle_s: float,
+        ended: "asyncio.Future[None]",
+        turns: Turns,
+        **more: Any,
     ) -> None:
         super().__init__(**more)
         self.conn = _Pieces(h11.SERVER, self.conn._max_incomplete_event_size)
         self._head_s = head_s
+        self._idle_s = idle_s
         self._ended = ended
         self._turns = turns
         self._waits = False
         self._late: asyncio.TimerHandle | None = None
+        self._idle: asyncio.TimerHandle | None = None
         self._awaited = ""
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
@@ -114,8 +123,28 @@ class Connection(H11Protocol):
         """See `asyncio`."""
         super().connection_lost(exc)
         self._watch_no_more()
+        self.resume_writing()
         if not self._ended.done():
             self._ended.set_result(None)
+
+    def pause_writing(self) -> None:
+        """See `asyncio`."""
+        super().pause_writing()
+        if self._idle is None:
+            self._idle = self.loop.call_later(self._idle_s, self.transport.abort)
+
+    def resume_writing(self) -> None:
+        """See `asyncio`."""
+        super().resume_writing()
+        if self._idle is not None:
+            self._idle.cancel()
+            self._idle = None
+
+    def timeout_keep_alive_handler(self) -> None:
+        """See uvicorn, which waits for ever for a client to take the rest of a reply."""
+        super().timeout_keep_alive_handler()
+        if self.transport.get_write_buffer_size():
+            self.loop.call_later(self._idle_s, self.transport.abort)
 
     def _go_on(self) -> None:
         self._waits = self.conn.stopped = False

@@ -24,6 +24,7 @@ from engine.transport.address import join_host_port, parse_host_port
 from engine.transport.listening import Accepted, Listener, share_of
 from engine.transport.security import Security
 from herdbook.http_proxies import BehindProxies, Proxies
+from herdbook.http_replies import SlowReplies
 
 if TYPE_CHECKING:
     import uvicorn
@@ -35,11 +36,12 @@ _CONNECTIONS_MAX: Final = 4_096
 @dataclass(frozen=True, slots=True)
 class Bounds:
     """Limits for unknown clients: connections in total and per address, time for a TLS handshake
-    and for a head."""
+    and for a head, and time in which a client takes nothing of a reply."""
 
     connections_max: int = _CONNECTIONS_MAX
     of_address_max: int = share_of(_CONNECTIONS_MAX)
     head_s: float = 10.0
+    idle_s: float = 30.0
     handshake_s: float = 5.0
 
     @classmethod
@@ -94,7 +96,7 @@ async def answer_at(
     known = Proxies(proxies)
     tls = Security.renewed(lambda: Security(certificate=certificate, private_key=private_key))
     configuration = uvicorn.Config(
-        BehindProxies(app, known),
+        BehindProxies(SlowReplies(app), known),
         http="h11",
         ws="none",
         lifespan="off",
@@ -148,7 +150,7 @@ def _listen(
     def accept() -> Accepted:
         ended: asyncio.Future[None] = loop.create_future()
         state = {"server_state": server.server_state, "app_state": server.lifespan.state}
-        made = Connection(bounds.head_s, ended, turns, config=server.config, **state)
+        made = Connection(bounds.head_s, bounds.idle_s, ended, turns, config=server.config, **state)
         return Accepted(made, ended, ended)
 
     listening.setblocking(False)

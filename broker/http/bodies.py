@@ -2,7 +2,7 @@
 
 Invariants:
 - A body is refused by its announced length before a byte of it is read, and cut off where it grows
-  over its bound; all bodies that are being read together are bounded too.
+  over its bound; all bodies that are being read together are bounded too, and those of one user.
 """
 
 import asyncio
@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from starlette.requests import Request
 
 from broker.errors import Overloaded, TooLarge
+from engine.access.shares import Shares
 
 
 class BodyLate(Exception):
@@ -22,6 +23,8 @@ class BodyLate(Exception):
 @dataclass(frozen=True, slots=True)
 class HttpSettings:
     """Bounds. Of one body, of all bodies that are being read, and of long polls, in number.
+
+    One user's bodies have a quarter of that together, or room for one.
 
     A body has to come within `body_timeout_ms`: who dribbles it would keep others out.
     """
@@ -41,11 +44,11 @@ class Bodies:
 
     def __init__(self, settings: HttpSettings) -> None:
         self._settings = settings
-        self._reading_bytes = 0
+        self._reading = Shares(settings.bodies_bytes_max, settings.body_bytes_max)
 
     @asynccontextmanager
-    async def of(self, request: Request) -> AsyncIterator[bytes]:
-        """A request's body, which counts as long as the block lasts.
+    async def of(self, request: Request, user: str = "") -> AsyncIterator[bytes]:
+        """The body of a user's request, which counts as long as the block lasts.
 
         Raises `TooLarge`, `Overloaded`, `BodyLate`, Starlette's `ClientDisconnect`.
         """
@@ -56,10 +59,9 @@ class Bodies:
             nonlocal taken
             if taken + size_bytes > settings.body_bytes_max:
                 raise TooLarge(f"a body has at most {settings.body_bytes_max:,} bytes")
-            if self._reading_bytes + size_bytes > settings.bodies_bytes_max:
+            if not self._reading.take(user, size_bytes):
                 raise Overloaded("as many bytes as may be are being read already")
             taken += size_bytes
-            self._reading_bytes += size_bytes
 
         announced = request.headers.get("content-length", "")
         if announced.isdecimal() and len(announced) < 20:
@@ -68,7 +70,7 @@ class Bodies:
         try:
             yield await self._read(request, grow)
         finally:
-            self._reading_bytes -= taken
+            self._reading.give_back(user, taken)
 
     async def _read(self, request: Request, grow: Callable[[int], None]) -> bytes:
         parts = []

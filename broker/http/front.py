@@ -15,6 +15,7 @@ from urllib.parse import quote
 import msgspec
 from starlette.requests import ClientDisconnect, Request
 from starlette.responses import Response
+from starlette.types import Scope
 
 from broker import errors
 from broker.access import Asking
@@ -53,6 +54,7 @@ _STATUSES: Final[tuple[tuple[type[BrokerError], int], ...]] = (
     (errors.BrokerUnavailable, 503),
 )
 _PORTS: Final = {"http": "80", "https": "443"}
+_USER: Final = "herdbook.user"
 _logger = logging.getLogger(__name__)
 
 
@@ -89,9 +91,10 @@ class Front:
             return login_needed()
         if isinstance(who, Response):
             return who
+        note_user(request.scope, who.name, admin=who.admin)
         body = b""
         try:
-            async with self._bodies.of(request) as body:
+            async with self._bodies.of(request, user_of(request.scope)) as body:
                 return await work(request, body, who)
         except ClientDisconnect:
             return Response(status_code=400)
@@ -127,6 +130,20 @@ def _target(request: Request) -> str:
     path: bytes = request.scope.get("raw_path") or quote(request.url.path).encode()
     query: bytes = request.scope["query_string"]
     return (path + (b"?" + query if query else b"")).decode("latin-1")
+
+
+def note_user(scope: Scope, name: str, *, admin: bool) -> None:
+    """Say who asks, once that is known, to those who bound what a user takes.
+
+    Administrators and parts of the cluster are no users here.
+    """
+    scope[_USER] = "" if admin else name
+
+
+def user_of(scope: Scope) -> str:
+    """The user who asks, as far as that is known."""
+    user: str = scope.get(_USER, "")
+    return user
 
 
 def from_elsewhere(request: Request) -> bool:

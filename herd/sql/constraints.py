@@ -118,7 +118,7 @@ def with_check(table: Table, condition: exp.Expr, name: str = "") -> Table:
             place=place_of(other) or place_of(condition),
         )
     try:
-        compile_expression(condition, Names.of(table))
+        compile_expression(condition, Names.of_definition(table))
     except CannotEvaluate:
         raise NotSupportedError(
             f"CHECK ({expression_text(condition)}) cannot be evaluated for a single row",

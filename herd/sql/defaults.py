@@ -8,7 +8,7 @@ Invariants:
 from sqlglot import exp
 
 from herd.schema import Column, Table
-from herd.sql.expressions import NO_NAMES, Store, storing
+from herd.sql.expressions import DEFINED, Store, storing
 from herd.sql.parsing import parse_expression
 
 
@@ -21,4 +21,4 @@ def default_store(table: Table, column: Column) -> Store | None:
     """What makes a column's default as it is stored; None where it is NULL."""
     if not column.default:
         return None
-    return storing(default_tree(column), NO_NAMES, table, column)
+    return storing(default_tree(column), DEFINED, table, column)

@@ -4,6 +4,8 @@ Invariants:
 - A tree of this dialect says the same in DuckDB's: only more is read, nothing is read differently.
 - A type keeps its length, which DuckDB leaves out; FLOAT is the standard's, 64 bits, REAL has 32.
 - Every parameter knows where in the text it stands.
+- The index of a list stays as it is written: to count from 0 in between, types would be guessed
+  again for each pair of brackets of `a[1][1]…`.
 """
 
 from collections.abc import Callable
@@ -24,6 +26,8 @@ CHECKPOINT: Final = "CHECKPOINT"
 """What a table may be read AS OF: `FROM t AS OF CHECKPOINT 7`, or `'newest'`."""
 
 ParseNode = Callable[[Any], Any]
+_AS_WRITTEN: Final = "json_access"
+"""What sqlglot calls an index that it does not count anew."""
 
 
 def _question_mark(parser: Parser) -> exp.Placeholder:
@@ -39,6 +43,14 @@ class HerdParser(AlterGrammar, LongLists):
         **DuckDBParser.PLACEHOLDER_PARSERS,
         TokenType.PLACEHOLDER: _question_mark,
     }
+
+    def _parse_bracket(self, this: exp.Expr | None = None) -> exp.Expr | None:
+        found = super()._parse_bracket(this)
+        inner = found
+        while isinstance(inner, exp.Bracket) and not inner.args.get(_AS_WRITTEN):
+            inner.set(_AS_WRITTEN, True)
+            inner = inner.this
+        return found
 
     def _parse_version(self) -> exp.Version | None:
         if not self._match_text_seq("AS", "OF", CHECKPOINT):
@@ -69,6 +81,8 @@ class HerdGenerator(DuckDBGenerator):
 
 class Herd(DuckDB):
     """What sqlglot calls a dialect."""
+
+    INDEX_OFFSET = 0
 
     class Tokenizer(DuckDB.Tokenizer):
         """Backticks quote names, too; names of types keep their lengths."""

@@ -28,7 +28,7 @@ from herd.sql.constraints import (
     with_foreign_key,
     with_index,
 )
-from herd.sql.expressions import NO_NAMES, storing
+from herd.sql.expressions import DEFINED, storing
 from herd.sql.parsing import check_parts, expression_text, place_of
 from herd.sql.scalars import CannotEvaluate
 from herd.sql.type_names import column_type
@@ -108,7 +108,7 @@ def default_text(table: Table, column: Column, node: exp.Expr) -> str:
     if isinstance(node.unnest(), exp.Null):
         return ""
     try:
-        store = storing(node, NO_NAMES, table, column)
+        store = storing(node, DEFINED, table, column)
         if node.find(exp.CurrentTimestamp, exp.CurrentDate, exp.Anonymous) is None:
             store([], ())
     except (CannotEvaluate, IndexError):

@@ -11,6 +11,8 @@ Invariants:
   `CannotEvaluate`, when it is compiled or when it is evaluated, and the query engine is asked.
 - Numbers are exact: integers and decimals never pass through floating point, except by `/`.
 - NULL is None, and three-valued logic holds.
+- What a statement asks for takes little time and memory, whatever its values are: it runs on the
+  event loop, where nothing can stop it. Long texts and large expressions are for the query engine.
 """
 
 import datetime
@@ -38,15 +40,22 @@ Store = Callable[[Row, Sequence[Any]], Stored]
 class Names:
     """What the names of columns mean: for each name of a table its columns and their first place.
 
-    A name without a table's is looked for in the first one.
+    A name without a table's is looked for in the first one. `bounded`: the expression is a
+    statement's own, not one of a definition.
     """
 
     tables: dict[str, tuple[Table, int]]
+    bounded: bool = True
 
     @classmethod
     def of(cls, table: Table, alias: str = "") -> "Names":
         """The columns of one table, under its name or another."""
         return cls({(alias or table.name).lower(): (table, 0)})
+
+    @classmethod
+    def of_definition(cls, table: Table) -> "Names":
+        """The columns of a table in an expression of its own definition."""
+        return cls(cls.of(table).tables, bounded=False)
 
     def find(self, node: exp.Column) -> tuple[int, Column]:
         """A column and its place in the row. Raises `NoSuchColumn`, `CannotEvaluate`."""
@@ -68,6 +77,11 @@ class Names:
 
 
 NO_NAMES: Final = Names({})
+DEFINED: Final = Names({}, bounded=False)
+"""The same for an expression of a definition."""
+_STEPS_MAX: Final = 128
+"""An expression of more operators and functions is for the query engine."""
+_LEAVES: Final = (exp.Literal, exp.Placeholder, exp.Column, exp.Identifier, exp.Null, exp.Boolean)
 
 
 def missing_column(table: Table, node: exp.Expr) -> NoSuchColumn:
@@ -85,6 +99,10 @@ def compile_expression(tree: exp.Expr, names: Names) -> Evaluate:
     whole = tree.unnest()
     if isinstance(whole, exp.Column):
         return _read(whole, names)
+    if names.bounded and not isinstance(whole, exp.Literal | exp.Placeholder):
+        steps = sum(not isinstance(node, _LEAVES) for node in whole.walk())
+        if steps > _STEPS_MAX:
+            raise CannotEvaluate
     if isinstance(whole, exp.Cast):
         return _cast(whole, names)
     return _operand(whole, names)
@@ -166,6 +184,8 @@ def literal_value(tree: exp.Expr) -> Any:
     if tree.is_string:
         return tree.name
     text = tree.name.replace("_", "")
+    if len(text) > scalars.TEXT_MAX:
+        raise CannotEvaluate
     if text.isdigit():
         return int(text)
     try:
@@ -240,6 +260,12 @@ def _binary(work: Callable[[Any, Any], Any]) -> "Make":
         return evaluate
 
     return make
+
+
+def _of_texts(work: Callable[[Any, Any], Any], bounded_work: Callable[[Any, Any], Any]) -> "Make":
+    """The same of texts, which are short where a statement chooses them."""
+    unbounded, bounded = _binary(work), _binary(bounded_work)
+    return lambda tree, names: (bounded if names.bounded else unbounded)(tree, names)
 
 
 def _comparison(work: Callable[[Any, Any], bool]) -> "Make":
@@ -336,6 +362,12 @@ def _unary(work: Callable[[Any], Any]) -> "Make":
     return make
 
 
+def _of_text(work: Callable[[Any], Any]) -> "Make":
+    """A function of one text, which is short where a statement chooses it."""
+    unbounded, bounded = _unary(work), _unary(lambda value: work(scalars.short(value)))
+    return lambda tree, names: (bounded if names.bounded else unbounded)(tree, names)
+
+
 def _is(tree: exp.Expr, names: Names) -> Evaluate:
     if isinstance(tree.expression, exp.Null):
         value = compile_expression(tree.this, names)
@@ -409,13 +441,16 @@ def _case(tree: exp.Expr, names: Names) -> Evaluate:
 def _cast(tree: exp.Expr, names: Names) -> Evaluate:
     kind = column_type(tree.args["to"])
     inner = _operand(tree.this, names)
+    bounded = names.bounded
 
     if kind.kind is Kind.VARCHAR:
         return _as_text(inner, tree.this)
 
     def evaluate(row: Sequence[Any], given: Sequence[Any]) -> Any:
         value = inner(row, given)
-        return None if value is None else scalars.cast(value, kind)
+        if value is None:
+            return None
+        return scalars.cast(scalars.short(value) if bounded else value, kind)
 
     return evaluate
 
@@ -438,10 +473,15 @@ def _as_text(inner: Evaluate, tree: exp.Expr) -> Evaluate:
 def _join(tree: exp.Expr, names: Names) -> Evaluate:
     left = _as_text(_operand(tree.this, names), tree.this)
     right = _as_text(_operand(tree.expression, names), tree.expression)
+    bounded = names.bounded
 
     def evaluate(row: Sequence[Any], given: Sequence[Any]) -> Any:
         one, other = left(row, given), right(row, given)
-        return None if one is None or other is None else one + other
+        if one is None or other is None:
+            return None
+        if bounded:
+            return scalars.short(one) + scalars.short(other)
+        return one + other
 
     return evaluate
 
@@ -458,6 +498,8 @@ def _nullif(tree: exp.Expr, names: Names) -> Evaluate:
 
 
 Make = Callable[[exp.Expr, Names], Evaluate]
+_LIKE: Final = _of_texts(scalars.like, scalars.short_like)
+_UNLIKE: Final = _of_texts(scalars.unlike, scalars.short_unlike)
 _MAKERS: Final[dict[type[exp.Expr], Make]] = {
     exp.Literal: _literal,
     exp.Boolean: _boolean,
@@ -487,13 +529,13 @@ _MAKERS: Final[dict[type[exp.Expr], Make]] = {
     exp.Is: _is,
     exp.In: _in,
     exp.Between: _between,
-    exp.Like: lambda t, n: _binary(scalars.unlike if t.args.get("negate") else scalars.like)(t, n),
+    exp.Like: lambda t, n: (_UNLIKE if t.args.get("negate") else _LIKE)(t, n),
     exp.Coalesce: _coalesce,
     exp.Case: _case,
     exp.Cast: _cast,
     exp.Nullif: _nullif,
-    exp.Lower: _unary(scalars.lower),
-    exp.Upper: _unary(scalars.upper),
+    exp.Lower: _of_text(scalars.lower),
+    exp.Upper: _of_text(scalars.upper),
     exp.Length: _unary(scalars.length),
     exp.Abs: _unary(scalars.absolute),
 }

@@ -1,24 +1,35 @@
 """Values as parts of a tree.
 
 Invariants:
+- Values that are written into a statement's text have a bound, each counted where it is used: a
+  parameter may be used thousands of times.
 - A literal has the value's type: a text is no number, a decimal is exact.
 """
 
 import datetime
 import uuid
 from decimal import Decimal
-from typing import Any
+from typing import Any, Final
 
 from sqlglot import exp
 
-from herd.errors import InterfaceError
+from engine import limits
+from herd.errors import InterfaceError, TooLarge
 from herd.sql.statement import Given
+
+_VALUES_BYTES_MAX: Final = 16 * limits.MIB
 
 
 def with_values(tree: exp.Expr, given: Given) -> exp.Expr:
-    """A copy of a tree with the parameters' values in their places."""
-    if tree.find(exp.Placeholder) is None:
+    """A copy of a tree with the parameters' values in their places. Raises `TooLarge`."""
+    used = [int(node.name) - 1 for node in tree.find_all(exp.Placeholder) if node.name.isdigit()]
+    if not used:
         return tree
+    if sum(_size_bytes(given[place]) for place in used) > _VALUES_BYTES_MAX:
+        raise TooLarge(
+            f"the parameters here have over {_VALUES_BYTES_MAX} bytes, each where it is used",
+            hint="use a long value once",
+        )
 
     def step(node: exp.Expr) -> exp.Expr:
         if isinstance(node, exp.Placeholder) and node.name.isdigit():
@@ -27,6 +38,12 @@ def with_values(tree: exp.Expr, given: Given) -> exp.Expr:
 
     changed: exp.Expr = tree.copy().transform(step)
     return changed
+
+
+def _size_bytes(value: Any) -> int:
+    if isinstance(value, list | tuple):
+        return sum(map(_size_bytes, value))
+    return len(value) if isinstance(value, str | bytes | bytearray | memoryview) else 0
 
 
 def literal(value: Any) -> exp.Expr:

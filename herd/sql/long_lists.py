@@ -20,10 +20,13 @@ WORDS_MAX: Final = 20_000
 """The most tokens that a query may have, not counting constants in lists."""
 INSERT_WORDS_MAX: Final = 100_000
 """The same for an INSERT, not counting plain constants: rows may hold `DATE '2024-02-29'`."""
-_TEXTS: Final = re.compile(r"'[^']*'|--[^\n]*|/\*(?:.*?\*/|.*)", re.DOTALL)
+_TEXTS: Final = re.compile(r"'[^']*'|(--)[^\n]*|(/\*)(?:.*?\*/|.*)", re.DOTALL)
+_WITHOUT_TEXTS: Final = r" \1\2 "
 _WORDS: Final = re.compile(
-    r"\b(?!(?:null|true|false|default)\b)[a-z_][\w$.]*|[^\s\w$.(),'?-]+", re.IGNORECASE
+    r"\b(?!(?:null|true|false|default)\b)[a-z_][\w$.]*|--|;|\$(?!\w)|[^\s\w$.(),'?;-]+",
+    re.IGNORECASE,
 )
+"""Words as far as they are easily told; a comment is one, too."""
 _INSERTS: Final = re.compile(r"\s*(?:insert|upsert|replace)\b", re.IGNORECASE)
 _ROWS: Final = re.compile(r"\b(?:values|select)\b", re.IGNORECASE)
 LONG: Final = 1_000
@@ -43,7 +46,10 @@ def is_hopeless(text: str) -> bool:
     rows = _ROWS.search(text) if _INSERTS.match(text) else None
     has_rows = rows is not None and rows[0].lower() == "values"
     words_max = INSERT_WORDS_MAX if has_rows else WORDS_MAX
-    return len(_WORDS.findall(_TEXTS.sub(" ", text))) > words_max
+    rest = _TEXTS.sub(_WITHOUT_TEXTS, text)
+    if not has_rows and rest.count("(") > words_max:
+        return True
+    return len(_WORDS.findall(rest)) > words_max
 
 
 def has_too_many_words(tokens: Sequence[Token]) -> bool:

@@ -45,7 +45,8 @@ _SPACE: Final = re.compile(r"(?:\s+|--[^\n]*(?:\n|$)|/\*.*?\*/)+", re.DOTALL)
 _SPACES: Final = re.compile(r"(?:\s+|--[^\n]*|/\*(?:.*?\*/|.*))+", re.DOTALL)
 """The same within a text. An unterminated comment extends to the end, so each is read once."""
 _WORD: Final = re.compile(r"[A-Za-z_][A-Za-z_0-9]*")
-_LONG_NAME: Final = re.compile(rf"[^\s()',;]{{{NAME_CHARACTERS_MAX}}}")
+_LONG_NAME: Final = re.compile(rf"(?<![^\s()',;])[^\s()',;]{{{NAME_CHARACTERS_MAX}}}")
+"""It is tried where a name may begin, and nowhere else: a long text is read once."""
 _LONG: Final = "herd:long"
 _PIECE: Final = re.compile(r'"(?:[^"]|"")+"|`[^`]+`|[^\s;"`]+')
 # These say the same as INSERT does, with letters enough to stand in its place.

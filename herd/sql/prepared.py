@@ -3,6 +3,7 @@
 Invariants:
 - What is prepared depends on the text, on the catalog and on those of the checkpoints that are
   read, not on parameters nor on the time.
+- What is kept has a bound in bytes: a text may be long, and values may stand in it.
 - Its parameters are numbered from 1 without gaps; the moment, if it is asked for, is the last.
 """
 
@@ -14,6 +15,7 @@ from typing import Any, Final
 
 from sqlglot import exp
 
+from engine import limits
 from engine.ports.workers import Workers
 from herd.catalog import Catalog
 from herd.errors import ParametersMismatch
@@ -23,6 +25,9 @@ from herd.sql.system import is_system
 from herd.turns import read_long
 
 _KEPT_MAX: Final = 256
+_KEPT_BYTES_MAX: Final = 32 * limits.MIB
+_CHARACTER_BYTES: Final = 64
+"""So much memory one character of a statement's text takes with its tree."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,6 +97,8 @@ class PreparedQueries:
     def __init__(self, space: str) -> None:
         self._space = space
         self._kept: OrderedDict[int, tuple[exp.Expr, Prepared]] = OrderedDict()
+        self.size_bytes = 0
+        """An estimate of what is kept."""
 
     def of(self, tree: exp.Expr, catalog: Catalog, past: Past) -> Prepared:
         """A query made ready for a catalog and for those of checkpoints. Raises as `prepare`."""
@@ -113,6 +120,19 @@ class PreparedQueries:
             self._keep(tree, made)
 
     def _keep(self, tree: exp.Expr, made: Prepared) -> None:
+        self._drop(id(tree))
         self._kept[id(tree)] = (tree, made)
-        if len(self._kept) > _KEPT_MAX:
-            self._kept.popitem(last=False)
+        self.size_bytes += _size_bytes(made)
+        while len(self._kept) > _KEPT_MAX or self.size_bytes > _KEPT_BYTES_MAX:
+            if len(self._kept) == 1:
+                break
+            self._drop(next(iter(self._kept)))
+
+    def _drop(self, key: int) -> None:
+        found = self._kept.pop(key, None)
+        if found is not None:
+            self.size_bytes -= _size_bytes(found[1])
+
+
+def _size_bytes(made: Prepared) -> int:
+    return _CHARACTER_BYTES * len(made.sql)

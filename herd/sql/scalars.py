@@ -23,6 +23,11 @@ _OWN_TEXT: Final = (Kind.JSON, Kind.BLOB, Kind.FLOATS)
 _COMPARED: Final = (float, datetime.datetime)
 """Types of which two values cannot always be compared as Python does it."""
 _BIGGEST: Final = (1 << 63) - 1
+TEXT_MAX: Final = 4_096
+"""A longer text that a statement computes with is for the query engine, which can be stopped."""
+_LETTERS_MAX: Final = 256
+_LIKE_STEPS_MAX: Final = 1 << 14
+_PATTERN_MAX: Final = 1_000
 _UNSURE: Final = re.compile("[\u1c80-\u1cbf\ua640-\uabbf\U00010000-\U0010ffff]")
 """Letters of which some got an upper or a lower case in late versions of Unicode."""
 _REAL_DIGITS: Final = 7
@@ -31,6 +36,13 @@ _REAL_SCALE: Final = 6
 
 class CannotEvaluate(Exception):
     """The query engine has to do it."""
+
+
+def short(value: Any) -> Any:
+    """A value, if it is no long text."""
+    if type(value) is str and len(value) > (TEXT_MAX if value.isascii() else _LETTERS_MAX):
+        raise CannotEvaluate
+    return value
 
 
 def known(value: Any) -> Any:
@@ -228,7 +240,7 @@ def absolute(value: Any) -> Any:
 
 def like(value: Any, pattern: Any) -> bool:
     """LIKE without an escape."""
-    if type(value) is not str or type(pattern) is not str:
+    if type(value) is not str or type(pattern) is not str or len(pattern) > _PATTERN_MAX:
         raise CannotEvaluate
     return _like(pattern).fullmatch(value) is not None
 
@@ -238,10 +250,32 @@ def unlike(value: Any, pattern: Any) -> bool:
     return not like(value, pattern)
 
 
+def short_like(value: Any, pattern: Any) -> bool:
+    """LIKE where the statement chose both sides."""
+    if type(value) is str and type(pattern) is str and len(value) * len(pattern) > _LIKE_STEPS_MAX:
+        raise CannotEvaluate
+    return like(value, pattern)
+
+
+def short_unlike(value: Any, pattern: Any) -> bool:
+    """NOT LIKE where the statement chose both sides."""
+    return not short_like(value, pattern)
+
+
 @lru_cache(maxsize=256)
 def _like(pattern: str) -> re.Pattern[str]:
-    steps = {"%": ".*", "_": "."}
-    return re.compile("".join(steps.get(c) or re.escape(c) for c in pattern), re.DOTALL)
+    """What stands between two `%` is looked for once: the first place is as good as any other."""
+    first, *parts = ["".join("." if c == "_" else re.escape(c) for c in p) for p in _parts(pattern)]
+    if not parts:
+        return re.compile(first, re.DOTALL)
+    between = "".join(f"(?>.*?{part})" for part in parts[:-1])
+    return re.compile(f"{first}{between}.*{parts[-1]}", re.DOTALL)
+
+
+def _parts(pattern: str) -> list[str]:
+    """A pattern without its `%`; what stands between two of them is not empty."""
+    first, *others = pattern.split("%")
+    return [first, *filter(None, others[:-1]), *others[-1:]]
 
 
 def cast(value: Any, kind: ColumnType) -> Any:

@@ -242,7 +242,8 @@ class Session:
         transaction = self.transaction
         catalog = self.space.catalog if transaction is None else transaction.catalog
         if len(text) > LONG_CHARACTERS:
-            planned = await read_long(self.query.workers, lambda: Planned(read(), catalog))
+            user = "" if self.permits is None else self.permits.user
+            planned = await read_long(self.query.workers, lambda: Planned(read(), catalog), user)
         else:
             planned = Planned(read(), catalog)
         self._plans.keep(text, planned)

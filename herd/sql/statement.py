@@ -114,7 +114,7 @@ def verifier(table: Table) -> Verify | None:
     """What raises `CheckViolation` for a row that a CHECK of the table refuses."""
     if not table.checks:
         return None
-    names = Names.of(table)
+    names = Names.of_definition(table)
     checks: list[tuple[str, Evaluate]] = [
         (check.name, compile_expression(parse_expression(check.condition), names))
         for check in table.checks

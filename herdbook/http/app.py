@@ -31,7 +31,16 @@ from broker.errors import InvalidTask
 from broker.http.app import ROUTES as BROKER_ROUTES
 from broker.http.app import places_of
 from broker.http.bodies import Bodies, BodyLate, HttpSettings
-from broker.http.front import Front, converted, decoded, json_reply, queried, told_error
+from broker.http.front import (
+    Front,
+    converted,
+    decoded,
+    json_reply,
+    note_user,
+    queried,
+    told_error,
+    user_of,
+)
 from broker.http.openapi import PREFIX
 from broker.http.routes import Told
 from engine.access.audit import NO_AUDIT, Audit
@@ -236,6 +245,7 @@ class Door:
         try:
             gate.check_origin(request)
             caller = Caller(_NOBODY) if need.public else await gate.caller(request)
+            note_user(request.scope, caller.principal.name, admin=caller.principal.admin)
             if changes:
                 gate.check_token(request, caller)
             async with asyncio.timeout(gate.settings.request_timeout_ms / 1000) as limit:
@@ -282,7 +292,7 @@ class Door:
         if route.body is bytes:
             return await self._told(route, Ask(path, query, None, who, request))
         bodies = self._bodies_of_strangers if route.need.public else self._bodies
-        async with bodies.of(request) as raw:
+        async with bodies.of(request, "" if route.need.public else user_of(request.scope)) as raw:
             body = None
             if route.body is not None and (raw or not route.body_optional):
                 with _reading():
@@ -291,7 +301,7 @@ class Door:
                 self.gate.check_need(request, route.need, who, path, body)
             said = None
             if route.need.judge is not None:
-                judged = await route.need.judge(self.house, body)
+                judged = await route.need.judge(self.house, body, who)
                 right, said = judged.right or "admin", judged.said
                 more = replace(route.need, right=right, admin=judged.right is None)
                 self.gate.check_need(request, more, who, path, body)

@@ -29,7 +29,7 @@ from blobit.bucket import AsyncBucket
 from blobit.errors import BlobError, InvalidName, NoSuchObject
 from blobit.settings import BlobSettings
 from blobit.tables import ObjectInfo
-from broker.http.front import json_reply
+from broker.http.front import json_reply, user_of
 from broker.http.routes import Told
 from broker.http.shapes import Changed
 from engine.errors import EngineError
@@ -120,7 +120,7 @@ class Outgoing(StreamingResponse):
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """See ASGI. A reply that breaks off ends its connection: no client takes it for all."""
         try:
-            with self._transfers.one():
+            with self._transfers.one(user_of(scope)):
                 async with asyncio.timeout(self._transfers.time_s(self._length)):
                     await super().__call__(scope, receive, send)
         except HttpError as error:
@@ -186,7 +186,8 @@ async def put_object(house: House, ask: Ask) -> Response:
     """Store an object, in place of the one that has its name."""
     request, name = ask.request, _named(ask)
     transfers = gate_of(request).transfers
-    with transfers.one():
+    user = user_of(request.scope)
+    with transfers.one(user):
         bucket = await house.blobs.bucket(ask.path["bucket"])
         options: dict[str, Any] = await _conditions(request, bucket, name)
         options["content_type"] = request.headers.get("content-type", "")
@@ -198,7 +199,7 @@ async def put_object(house: House, ask: Ask) -> Response:
         if length is not None:
             await bucket.check_room(name, length)
         held = _SMALL_BYTES_MAX if length is None else min(length, _SMALL_BYTES_MAX)
-        async with transfers.room(held) as room:
+        async with transfers.room(held, user) as room:
             info = await _taken(request, transfers, room, bucket, name, options)
     return json_reply(object_facts(info), 201, {"ETag": f'"{info.etag}"'})
 

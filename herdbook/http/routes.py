@@ -27,7 +27,7 @@ class Judged:
     said: Any = None
 
 
-Judge = Callable[["House", Any], Awaitable[Judged]]
+Judge = Callable[["House", Any, Principal], Awaitable[Judged]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,9 +36,9 @@ class Need:
 
     `kind` and `right` as grants have them; `of` is the part of the path, or the field of the body,
     that names the thing, "" for some thing of that kind, which the handler then looks at. `judge`
-    says for a body which right it needs beside, where that depends on what is asked, and is not
-    asked for who has not even `right`. Without a kind it is for whoever is known, and `public` for
-    all who come.
+    says for a body, and for who sent it, which right it needs beside, where that depends on what is
+    asked, and is not asked for who has not even `right`. Without a kind it is for whoever is known,
+    and `public` for all who come.
     """
 
     kind: Kind | None = None

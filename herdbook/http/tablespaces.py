@@ -16,6 +16,7 @@ import math
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from decimal import Decimal
+from functools import partial
 from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import msgspec
@@ -23,6 +24,7 @@ from msgspec import Meta
 from starlette.requests import Request
 
 from broker.http.routes import Told
+from engine.access.principal import Principal
 from herd.sql.result import Result
 from herdbook.http.errors import HttpError
 from herdbook.http.house import House
@@ -96,7 +98,7 @@ class QueryResult(msgspec.Struct):
     elapsed_ms: float
 
 
-async def judge(house: House, body: QueryShape) -> Judged:
+async def judge(house: House, body: QueryShape, who: Principal) -> Judged:
     """The right that a statement takes, and what it says. Raises `herd.errors.Error`."""
     # The parser of SQL is loaded with the first statement.
     from herd.sql.asking import alone
@@ -104,7 +106,8 @@ async def judge(house: House, body: QueryShape) -> Judged:
     from herd.turns import read_long
 
     if len(body.sql) > LONG_CHARACTERS:
-        said = await read_long(house.herd.workers, lambda: alone(body.sql, body.limit + 1))
+        read = partial(alone, body.sql, body.limit + 1)
+        said = await read_long(house.herd.workers, read, who.name)
     else:
         said = alone(body.sql, body.limit + 1)
     return Judged(said.right, said.parsed)

@@ -3,9 +3,11 @@
 Invariants:
 - Who sends or takes bytes by the drop loses the connection: nobody keeps others out by waiting.
 - No byte of an object is read from its connection before there is room for it.
+- One user has a quarter of the places, and of that room.
 """
 
 import asyncio
+import weakref
 from collections.abc import AsyncGenerator, AsyncIterator, Iterator
 from contextlib import asynccontextmanager, contextmanager
 from typing import Final
@@ -14,6 +16,7 @@ from starlette.requests import ClientDisconnect, Request
 
 from blobit.budget import ByteBudget
 from broker.http.bodies import BodyLate
+from engine.access.shares import PARTS, Shares
 from engine.ports.clock import Clock
 from herdbook.http.errors import HttpError
 from herdbook.http.settings import WebSettings
@@ -32,15 +35,17 @@ def give_time(request: Request, timeout_ms: int) -> None:
 class Room:
     """What one object on its way in may hold in memory."""
 
-    def __init__(self, budget: ByteBudget, size_bytes: int) -> None:
-        self._budget = budget
+    def __init__(self, size_bytes: int) -> None:
+        self.budgets: list[ByteBudget] = []
+        """Those that it was taken from."""
         self._size_bytes = size_bytes
 
     def shrink(self, size_bytes: int) -> None:
         """Give back what is over so many bytes."""
         surplus_bytes = max(0, self._size_bytes - size_bytes)
         self._size_bytes -= surplus_bytes
-        self._budget.give_back(surplus_bytes)
+        for budget in self.budgets:
+            budget.give_back(surplus_bytes)
 
 
 class Transfers:
@@ -48,40 +53,58 @@ class Transfers:
 
     def __init__(self, settings: WebSettings, clock: Clock) -> None:
         self.settings = settings
-        self.running = 0
+        self._running = Shares(settings.transfers_max)
         self._clock = clock
         self._incoming = ByteBudget(settings.incoming_bytes_max)
+        self._incoming_of: weakref.WeakValueDictionary[str, ByteBudget]
+        self._incoming_of = weakref.WeakValueDictionary()
+
+    @property
+    def running(self) -> int:
+        """How many there are."""
+        return self._running.held
 
     @contextmanager
-    def one(self) -> Iterator[None]:
-        """One of them, as long as the block lasts. Raises `HttpError` 503."""
-        if self.running >= self.settings.transfers_max:
+    def one(self, user: str = "") -> Iterator[None]:
+        """One of a user's, as long as the block lasts. Raises `HttpError` 503."""
+        if not self._running.take(user):
             raise HttpError(
-                503, "overloaded", f"{self.running:,} objects are on their way already", retry_s=1
+                503, "overloaded", "as many objects as may be are on their way already", retry_s=1
             )
-        self.running += 1
         try:
             yield
         finally:
-            self.running -= 1
+            self._running.give_back(user)
 
     @asynccontextmanager
-    async def room(self, size_bytes: int) -> AsyncIterator[Room]:
+    async def room(self, size_bytes: int, user: str = "") -> AsyncIterator[Room]:
         """Room for so many bytes of an object, as long as the block lasts, in the order of asking.
 
         Raises `HttpError` 503 where there is none for as long as a sender may be silent.
         """
+        room = Room(size_bytes)
         try:
-            async with asyncio.timeout(self.settings.transfer_idle_ms / 1000):
-                await self._incoming.take(size_bytes)
-        except TimeoutError:
-            why = "as many bytes of objects as may be are on their way in already"
-            raise HttpError(503, "overloaded", why, retry_s=1) from None
-        room = Room(self._incoming, size_bytes)
-        try:
+            try:
+                async with asyncio.timeout(self.settings.transfer_idle_ms / 1000):
+                    for budget in self._budgets(user):
+                        await budget.take(size_bytes)
+                        room.budgets.append(budget)
+            except TimeoutError:
+                why = "as many bytes of objects as may be are on their way in already"
+                raise HttpError(503, "overloaded", why, retry_s=1) from None
             yield room
         finally:
             room.shrink(0)
+
+    def _budgets(self, user: str) -> Iterator[ByteBudget]:
+        """What a user's bytes are taken from: first their own, so that they wait there alone."""
+        if user:
+            own = self._incoming_of.get(user)
+            if own is None:
+                own = ByteBudget(self.settings.incoming_bytes_max // PARTS)
+                self._incoming_of[user] = own
+            yield own
+        yield self._incoming
 
     def time_s(self, length: int) -> float:
         """How long so many bytes may take."""

@@ -4,7 +4,7 @@ import asyncio
 import os
 import signal
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
@@ -14,7 +14,7 @@ import httpx
 import pytest
 
 from engine import limits
-from engine.access.principal import Grant
+from engine.access.principal import Grant, Right
 from herd.settings import HerdSettings
 from herd.sql.query_settings import CONNECTIONS
 from herd.store import open_folder
@@ -38,10 +38,13 @@ USERS: Final = ("ann", "bob", "eve")
 
 
 @contextmanager
-def served(folder: Path) -> Iterator[tuple[Running, str]]:
-    """A served folder with a table, an administrator and two readers, and its address."""
+def served(folder: Path, write: Sequence[str] = ()) -> Iterator[tuple[Running, str]]:
+    """A served folder with a table, an administrator and two readers, and its address.
+
+    The users of `write` may write.
+    """
     data = str(folder / "data")
-    asyncio.run(made(folder / "data"))
+    asyncio.run(made(folder / "data", write))
     ports = {
         name: free_port("127.0.0.1") for name in ("http.listen", "broker.listen", "broker.grpc")
     }
@@ -52,7 +55,7 @@ def served(folder: Path) -> Iterator[tuple[Running, str]]:
         yield node, f"http://127.0.0.1:{ports['http.listen']}/api/v1"
 
 
-async def made(data: Path) -> None:
+async def made(data: Path, write: Sequence[str]) -> None:
     """A folder with a table of a thousand cows, and users."""
     async with open_folder(data) as herd:
         session = await herd.session()
@@ -62,7 +65,8 @@ async def made(data: Path) -> None:
         rows = UserRows(herd, herd.client.clock)
         for user in USERS:
             await rows.add(user, f"known-to-{user}", admin=user == "ann")
-            await rows.grant(user, Grant("tablespace", "default", "read"))
+            right: Right = "write" if user in write else "read"
+            await rows.grant(user, Grant("tablespace", "default", right))
 
 
 def asker(url: str, user: str, timeout_s: float = 60) -> httpx.Client:

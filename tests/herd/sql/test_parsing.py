@@ -3,6 +3,7 @@
 import contextlib
 
 import pytest
+from sqlglot.optimizer import annotate_types
 
 from herd.errors import (
     NotSupportedError,
@@ -185,12 +186,31 @@ def test_statements_with_too_many_tokens_are_refused_before_parsing(
         parse(text)
 
 
+@pytest.mark.parametrize("piece", [";", "-- a comment\n", "/* a comment */", "$ ", "("])
+def test_signs_and_comments_count_before_a_text_is_cut_into_tokens(
+    piece: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(parsing._DIALECT, "tokenize", lambda _: pytest.fail("it was cut"))
+    with pytest.raises(TooLarge, match="a query has at most 20000 words"):
+        parse("SELECT 1 " + piece * 30_000)
+
+
 @pytest.mark.parametrize("text", ["SELECT ", "SHOW ", "EXPLAIN ", "INSERT INTO cow VALUES ", ""])
 @pytest.mark.parametrize("piece", ["/* ", "/*", "-- ", "'", '"', "(", "/**/ /*", "$a$ "])
 def test_unterminated_comments_are_scanned_only_once(text: str, piece: str) -> None:
     with contextlib.suppress(ProgrammingError, NotSupportedError, TooLarge):
         found = parse(text + piece * 100_000)
         assert found.pieces
+
+
+def test_the_type_of_a_list_is_not_guessed_again_for_each_index(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(annotate_types, "annotate_types", lambda *_, **__: pytest.fail("guessed"))
+    text = "SELECT a[1], a[-1][2], a[1 + 1], [1, 2][1], a[1:2]"
+    tree = parse(text).tree
+    assert tree is not None
+    assert tree.sql(dialect="duckdb") == expression_text(tree) == text
 
 
 @pytest.mark.parametrize(

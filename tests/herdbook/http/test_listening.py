@@ -43,10 +43,12 @@ async def served(
     signed: Signed | None = None,
     proxies: Sequence[str] = (),
     reads: bool = False,
+    says: bytes = b"moo",
+    replied: asyncio.Event | None = None,
 ) -> AsyncIterator[Dial]:
     """Dials a server that says moo and to whom, once `work` is done; who dials speaks at once.
 
-    `reads`: it reads bodies before.
+    `reads`: it reads bodies before. `replied` is set when it has no more to say.
     """
 
     async def app(
@@ -57,9 +59,12 @@ async def served(
         while reads and (await receive()).get("more_body"):
             pass
         await work()
-        headers = [(b"x-client", scope["client"][0].encode()), (b"content-length", b"3")]
+        length = str(len(says)).encode()
+        headers = [(b"x-client", scope["client"][0].encode()), (b"content-length", length)]
         await send({"type": "http.response.start", "status": 200, "headers": headers})
-        await send({"type": "http.response.body", "body": b"moo"})
+        await send({"type": "http.response.body", "body": says})
+        if replied is not None:
+            replied.set()
 
     async with AsyncExitStack() as stack:
         listening = stack.enter_context(listening_at("127.0.0.1:0"))
@@ -280,3 +285,19 @@ async def test_a_request_with_two_body_lengths_is_refused() -> None:
         reader, _ = await dial(both + b"0\r\n\r\n" + CLOSING)
         told = await heard(reader)
         assert told.startswith(b"HTTP/1.1 400") and b"moo" not in told
+
+
+async def test_who_takes_nothing_of_a_reply_is_hung_up_on() -> None:
+    said, replied = b"moo" * 10_000_000, asyncio.Event()
+    async with served(Bounds(idle_s=SOON_S), says=said, replied=replied) as dial:
+        reader, _ = await dial(CLOSING)
+        async with asyncio.timeout(END_S):
+            await replied.wait()
+        assert len(await heard(reader)) < len(said)
+
+
+async def test_a_long_reply_comes_whole() -> None:
+    said = bytes(range(256)) * 4_000
+    async with served(SLOW, says=said) as dial:
+        reader, _ = await dial(CLOSING)
+        assert (await heard(reader)).endswith(b"\r\n\r\n" + said)
