@@ -238,7 +238,7 @@ class Liveness:
         try:
             async with asyncio.timeout(self.lease_ms / 1000):
                 found = await self._store.get(key_of(other.process_id))
-                record = None if found is None else decode_record(found.value)
+                record = None if found is None else self._decoded(other, found.value)
                 version = -1 if found is None else found.version
                 now_s = self._clock.monotonic()
                 # If the store did not answer, it may not have answered the other process either:
@@ -261,11 +261,23 @@ class Liveness:
             return
         except (EngineError, TimeoutError) as error:
             other.unseen = True
-            if isinstance(error, FormatTooNew | CannotRead) and str(error) != other.trouble:
-                other.trouble = str(error)
-                _logger.error("process %s: %s", other.process_id, error)
+            if isinstance(error, FormatTooNew):
+                self._report(other, error)
         except Exception:
             _logger.exception("the record of process %s could not be looked at", other.process_id)
+
+    def _decoded(self, other: "Other", value: bytes) -> Record:
+        try:
+            return decode_record(value)
+        except CannotRead as error:
+            # Its owner cannot renew it any more. It is waited for, and then ended.
+            self._report(other, error)
+            return Record(other.lease_ms)
+
+    def _report(self, other: "Other", error: EngineError) -> None:
+        if str(error) != other.trouble:
+            other.trouble = str(error)
+            _logger.error("process %s: %s", other.process_id, error)
 
     def _tell(self, other: "Other") -> None:
         other.over = True

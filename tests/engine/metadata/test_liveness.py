@@ -388,6 +388,25 @@ def test_a_record_that_is_missing_is_waited_for_as_long_as_its_lease_may_run(
     _virtually(script)
 
 
+def test_a_damaged_record_is_ended_when_its_lease_has_run_out() -> None:
+    async def script(tree: MemoryTree) -> None:
+        one, two = await _Process(tree, 1).begin(), await _Process(tree, 2).begin()
+        other = two.watch(one)
+        await elapse(2.0)
+        key, store = key_of(one.incarnation.process_id), tree.session()
+        found = await store.get(key)
+        assert found is not None
+        await store.set(key, b"\xff", found.version)
+        while one.incarnation.holds():
+            assert not other.over
+            await elapse(0.01)
+        await elapse(2.0)
+        assert other.over and one.incarnation.over.is_set()
+        assert (await one.liveness.incarnation()).holds()
+
+    _virtually(script)
+
+
 def test_of_two_processes_that_end_a_third_one_both_hear_of_it() -> None:
     async def script(tree: MemoryTree) -> None:
         made = [await _Process(tree, seed).begin() for seed in (1, 2, 3)]
