@@ -150,7 +150,8 @@ def _replied(client: Web, action: str, of: Thing) -> Reply:
         path == "/majordodo"
         and '"ok":false' in reply.text
         and any(
-            words in reply.text for words in ("is no administrator", "may only act", "may act for")
+            words in reply.text
+            for words in ("is no administrator", "may only act", "may not act for")
         )
     )
     return Reply(refused, reply.text, missing)

@@ -143,6 +143,7 @@ class Fort:
     """The servers and the callers. On a loop of its own."""
 
     def __init__(self, folder: Path) -> None:
+        self._listened_before = frozenset(_listened_at())
         self.loop: BackgroundLoop = background_loop()
         self._stack = AsyncExitStack()
         self.audit = KeptAudit()
@@ -293,7 +294,8 @@ class Fort:
                 owner = held.read()
             if owner is not None:
                 named[owner.address.removeprefix(UNIX)] = name
-        return {named.get(str(path), str(path)): path for path in _listened_at()}
+        own = [path for path in _listened_at() if path not in self._listened_before]
+        return {named.get(str(path), str(path)): path for path in own}
 
     async def _listen(self, name: str, server: Any) -> None:
         listener = await listen_tcp(

@@ -169,11 +169,11 @@ class _Brokers:
 @asynccontextmanager
 async def _brokers(*leases_ms: int) -> AsyncIterator[tuple[_Brokers, LoopClock]]:
     cluster, made, clock = await Cluster.of(1), _Brokers(), LoopClock()
+    cluster.client_clock = clock
     for number, lease_ms in enumerate(leases_ms):
         name = f"broker {number}"
         store = made.stores[name] = _Cut(cluster.tree.session())
         client = cluster.client(replace(CLIENT, lease_ms=300), store=store)
-        client.clock = client.time.clock = clock
         made.brokers[name] = await Broker.open(
             client,
             MemoryState(),

@@ -56,8 +56,9 @@ class _Watched:
 
 def test_a_leader_tells_of_its_tasks_and_workers() -> None:
     async def script() -> None:
-        watched, client = _Watched(), (await Cluster.of(1)).client(CLIENT)
-        client.clock = client.time.clock = LoopClock()
+        watched, cluster = _Watched(), await Cluster.of(1)
+        cluster.client_clock = LoopClock()
+        client = cluster.client(CLIENT)
         broker = await Broker.open(
             client, MemoryState(), replica_settings=REPLICA, log_settings=LOG, metrics=watched
         )
@@ -90,8 +91,9 @@ def test_a_leader_tells_of_its_tasks_and_workers() -> None:
 
 
 async def _opened(watched: _Watched) -> Broker:
-    client = (await Cluster.of(1)).client(CLIENT)
-    client.clock = client.time.clock = LoopClock()
+    cluster = await Cluster.of(1)
+    cluster.client_clock = LoopClock()
+    client = cluster.client(CLIENT)
     return await Broker.open(
         client, MemoryState(), replica_settings=REPLICA, log_settings=LOG, metrics=watched
     )

@@ -53,10 +53,9 @@ class _Three:
 @asynccontextmanager
 async def three() -> AsyncIterator[_Three]:
     cluster, made = await Cluster.of(1), _Three()
-    clock = LoopClock()
+    cluster.client_clock = LoopClock()
     for name in ("one", "two", "three"):
         client = cluster.client(replace(CLIENT, lease_ms=300), store=cluster.tree.session())
-        client.clock = client.time.clock = clock
         made.brokers[name] = await Broker.open(
             client,
             MemoryState(),

@@ -72,8 +72,9 @@ async def opened(
     server: Clock | None = None,
 ) -> AsyncIterator[Broker]:
     """The only replica of a broker, which serves. `server`: the metadata store's own clock."""
-    client = (cluster or await Cluster.of(1)).client(CLIENT)
-    client.clock = client.time.clock = clock or LoopClock()
+    cluster = cluster or await Cluster.of(1)
+    cluster.client_clock = clock or LoopClock()
+    client = cluster.client(CLIENT)
     if server is not None:
         timed: Any = _TimedStore(client.store, server)
         client.store = DeadlineStore(timed, 1_000)

@@ -191,7 +191,7 @@ def test_signs_and_comments_count_before_a_text_is_cut_into_tokens(
     piece: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(parsing._DIALECT, "tokenize", lambda _: pytest.fail("it was cut"))
-    with pytest.raises(TooLarge, match="a query has at most 20000 words"):
+    with pytest.raises(TooLarge, match="a query may have at most 20000 tokens"):
         parse("SELECT 1 " + piece * 30_000)
 
 

@@ -58,7 +58,7 @@ async def test_who_holds_locks_does_not_wait_for_long_queries() -> None:
 async def test_a_query_that_waits_too_long_for_its_turn_is_told() -> None:
     async with asking(replace(SETTINGS, wait_timeout_ms=50)) as on:
         async with busy(on):
-            with pytest.raises(OperationalError, match="waiting for 50 ms"):
+            with pytest.raises(OperationalError, match="has waited 50 ms for other queries"):
                 await on.rows("SELECT count(*) FROM cow")
             assert await on.rows("SELECT milk FROM cow WHERE id = 1") == [(1,)]
         assert await on.rows("SELECT count(*) FROM cow") == [(1,)]
