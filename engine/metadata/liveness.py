@@ -298,7 +298,7 @@ class Liveness:
             if other.over and (own is None or other.process_id != own.process_id):
                 self._remove_later(other.process_id)
 
-    # What is not urgent
+    # Not urgent
 
     def _remove_later(self, process_id: str) -> None:
         self._removing[process_id] = self._clock.monotonic() + _ENDED_KEPT_S
@@ -309,7 +309,7 @@ class Liveness:
             self._chores = asyncio.create_task(self._do_chores(), name="chores of process leases")
 
     async def _do_chores(self) -> None:
-        """Do what is left to be done. It never keeps the lease from being renewed."""
+        """Finish what is left to do, without delaying the renewal of the lease."""
         try:
             while self._unfinished or self._removing:
                 await asyncio.sleep(self.lease_ms / 1000 / _RENEWALS_A_LEASE)

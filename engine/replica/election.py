@@ -6,19 +6,20 @@ one compare-and-set of the list raises the epoch and names the new leader. Nothi
 the leader stays, so an idle log costs the metadata store nothing.
 
 Invariants (`tests/leadership/model.py` checks them over every order of all messages):
-- The epoch is raised only from a list whose leader had no lease any more. So the leader of a later
+- The epoch is raised only from a list whose leader no longer had a lease. So the leader of a later
   epoch never acknowledged anything while the leader of an earlier one answered reads.
 - A leader answers under the lease of the incarnation that the list names for its epoch, and under
   no other one.
-- A leader that resigns answers nothing from the moment before that is sent. It resigns until that
-  is written, or its process has ended: else nobody could lead a log whose leader's process lives.
-- Who defers to others waits so much longer than they, and no longer: a preference, not a rule.
+- A leader that resigns answers nothing from the moment before it sends that. It sends it again
+  until it is written or its process has ended: otherwise nobody else could lead the log.
+- A candidate that defers to others waits that much longer, and no longer: it is only a preference.
 """
 
 import asyncio
 import contextlib
 import random
 from collections.abc import Callable
+from typing import Final
 
 import msgspec
 
@@ -30,7 +31,9 @@ from engine.metadata.contract import MetadataStore
 from engine.metadata.liveness import Incarnation, Liveness, Other
 from engine.ports.clock import Clock
 
-_OLD_LOOKS_A_LEASE = 4
+_OLD_LOOKS_A_LEASE: Final = 4
+_OLD_DRIFT: Final = 1.05
+"""The older programs allowed for clocks whose speeds differ by 5 %."""
 
 
 class Election:
@@ -61,13 +64,13 @@ class Election:
         return self._seen.leader_address
 
     def defer(self, seconds: float) -> None:
-        """From now on leave others so much time to be elected first; 0: none."""
+        """From now on, give others this much time to be elected first; 0: none."""
         if seconds != self._deference_s:
             self._deference_s = seconds
             self._changed.set()
 
     async def follow(self) -> None:
-        """Keep an eye on who leads, for ever. Raises `FormatTooNew`, `CannotRead`."""
+        """Note who leads whenever the list changes. Raises `FormatTooNew`, `CannotRead`."""
         while True:
             self._changed.clear()
             pause_s: float | None = self._liveness.lease_ms / 1000
@@ -224,7 +227,7 @@ class Holding:
             self.lapsed.set()
         if self._healthy():
             self._healthy_s = now_s
-        # What does not work for a whole lease, another replica should try.
+        # If it does not work for a whole lease, another replica should try.
         self.ill = now_s - self._healthy_s >= self.lease_ms / 1000
         over = self._incarnation.over.is_set()
         if self.ill or over:
@@ -263,7 +266,7 @@ class Unopposed(Holding):
 
 
 class _OldBeat(msgspec.Struct, frozen=True):
-    """What the key of a leader held that was elected by it."""
+    """The part of the old key's value that still matters."""
 
     lease_ms: int = 0
     resigned: bool = False
@@ -273,11 +276,11 @@ _decode_old = msgspec.msgpack.Decoder(_OldBeat).decode
 
 
 class _OldKey:
-    """The key by which programs of before elected their leader, and renewed its lease.
+    """The key by which older programs elected a leader and renewed its lease.
 
-    A list without a leader was written by them, or by somebody who was not elected. The key has to
-    stay as it is for a whole lease before one of this version leads. From then on they refuse the
-    list, whose format is newer.
+    A list without a leader was written by them, or without an election. A replica of this version
+    leads once the key has not changed for a whole lease. From then on, older programs refuse the
+    list, because its format is newer.
     """
 
     def __init__(self, store: MetadataStore, log: str, clock: Clock, lease_ms: int) -> None:
@@ -304,6 +307,3 @@ class _OldKey:
         if version != self._version:
             self._version, self._seen_s = version, now_s
         return now_s - self._seen_s > lease_ms / 1000 * _OLD_DRIFT
-
-
-_OLD_DRIFT = 1.05

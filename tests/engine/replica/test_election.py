@@ -13,11 +13,10 @@ from engine.ledger.client import LedgerClient
 from engine.log.log import ReplicatedLog
 from engine.log.log_list import LogList, decode_list
 from engine.log.log_writer import LogWriter
-from engine.metadata.memory import MemoryTree
 from engine.replica.election import Election, Holding
-from tests.engine.ledger.scripted import QUICK, Cluster, LoopClock
+from tests.engine.ledger.scripted import QUICK, Cluster
 from tests.engine.metadata.held import HeldSession
-from tests.engine.replica.yard import LOG_SETTINGS
+from tests.engine.replica.yard import LOG_SETTINGS, on_the_loops_clock
 from tests.simulation.virtual import elapse, virtually
 
 LEASE_S = 1.0
@@ -95,10 +94,7 @@ def in_field(script: Callable[[_Field], Coroutine[Any, Any, None]]) -> None:
     """Run a script in virtual time."""
 
     async def run() -> None:
-        cluster = Cluster(MemoryTree("cluster"))
-        cluster.client_clock = LoopClock()
-        for index in range(3):
-            await cluster.add(f"b{index}")
+        cluster = await on_the_loops_clock()
         field = _Field(cluster)
         try:
             await script(field)

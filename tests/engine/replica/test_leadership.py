@@ -10,16 +10,15 @@ import pytest
 from engine.errors import NotLeader, OutcomeUnknown
 from engine.log.log_list import decode_list
 from engine.metadata.liveness import PROCESSES
-from engine.metadata.memory import MemoryTree
 from engine.metadata.restoring import MARK
 from engine.replica.contract import Role
 from engine.replica.replica import Replica
 from engine.replica.settings import ReplicaSettings
 from engine.state.memory import MemoryState
-from tests.engine.ledger.scripted import QUICK, Cluster, LoopClock
+from tests.engine.ledger.scripted import QUICK, Cluster
 from tests.engine.metadata.held import HeldSession
 from tests.engine.replica.machines import Register
-from tests.engine.replica.yard import LOG_SETTINGS
+from tests.engine.replica.yard import LOG_SETTINGS, on_the_loops_clock
 from tests.simulation.virtual import elapse, virtually
 
 LEASE_S = 1.5
@@ -83,10 +82,7 @@ def at_sea(script: Callable[[_Sea], Coroutine[Any, Any, None]]) -> None:
     """Run a script in virtual time."""
 
     async def run() -> None:
-        cluster = Cluster(MemoryTree("cluster"))
-        cluster.client_clock = LoopClock()
-        for index in range(3):
-            await cluster.add(f"b{index}")
+        cluster = await on_the_loops_clock()
         sea = _Sea(cluster)
         try:
             await script(sea)

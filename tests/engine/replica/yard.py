@@ -7,14 +7,14 @@ from dataclasses import replace
 
 from engine.ledger.client import LedgerClient
 from engine.log.settings import LogSettings
-from engine.metadata.memory import MemoryStore
+from engine.metadata.memory import MemoryStore, MemoryTree
 from engine.ports.metrics import NO_METRICS, Metrics
 from engine.replica.contract import StateMachine
 from engine.replica.replica import Replica
 from engine.replica.settings import ReplicaSettings
 from engine.state.contract import State
 from engine.state.memory import MemoryState
-from tests.engine.ledger.scripted import QUICK, Cluster
+from tests.engine.ledger.scripted import QUICK, Cluster, LoopClock
 from tests.engine.replica.machines import Register
 
 SETTINGS = ReplicaSettings(
@@ -84,6 +84,15 @@ class Yard:
             await replica.close()
         for client in self.clients:
             await client.liveness.close()
+
+
+async def on_the_loops_clock(bookies: int = 3) -> Cluster:
+    """A cluster whose clients go by the time of the event loop: for virtual time."""
+    cluster = Cluster(MemoryTree("cluster"))
+    cluster.client_clock = LoopClock()
+    for index in range(bookies):
+        await cluster.add(f"b{index}")
+    return cluster
 
 
 @asynccontextmanager
