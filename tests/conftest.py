@@ -3,6 +3,7 @@
 import asyncio
 import inspect
 import os
+from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -52,6 +53,18 @@ class FoldersTogether(LoadScopeScheduling):  # type: ignore[misc]
 def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> LoadScopeScheduling | None:
     """Who runs what, where modules are shared out."""
     return FoldersTogether(config, log) if config.getoption("dist") == "loadscope" else None
+
+
+@pytest.fixture(autouse=True)
+def _unchanged_environment() -> Iterator[None]:
+    """A test that leaves a setting in the environment fails: later tests would read it."""
+    before = _settings_of_the_environment()
+    yield
+    assert _settings_of_the_environment() == before
+
+
+def _settings_of_the_environment() -> dict[str, str]:
+    return {name: value for name, value in os.environ.items() if name.startswith("HERDBOOK_")}
 
 
 @pytest.hookimpl(tryfirst=True)

@@ -10,7 +10,8 @@ Invariants:
 import asyncio
 import logging
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Final
 
@@ -106,21 +107,19 @@ class Roles:
 
     async def run(self, ended: asyncio.Event) -> None:
         """Run them until `ended` is set, or each was told to end; raises why one failed."""
-        # Whatever this process opens, it opens as a client of its own store.
-        os.environ[FILE_VARIABLE] = str(write_client_file(self._settings).absolute())
-        os.environ[URL_VARIABLE] = self._settings.store
         told = msgspec.structs.asdict(self._settings.slow)
         SLOW.configure(SlowSettings(**told), SystemClock())
-        self._turns[self._roles[0]].set()
-        for role in self._roles:
-            self._tasks[role] = asyncio.create_task(self._run(role), name=role.value)
-        waiting = asyncio.create_task(ended.wait())
-        try:
-            await self._until(waiting)
-        finally:
-            waiting.cancel()
-            for role in reversed(self._roles):
-                await self.end(role)
+        with _client_of_own_store(self._settings):
+            self._turns[self._roles[0]].set()
+            for role in self._roles:
+                self._tasks[role] = asyncio.create_task(self._run(role), name=role.value)
+            waiting = asyncio.create_task(ended.wait())
+            try:
+                await self._until(waiting)
+            finally:
+                waiting.cancel()
+                for role in reversed(self._roles):
+                    await self.end(role)
 
     async def end(self, role: Role) -> None:
         """End one of them, and wait until it has. May be called again."""
@@ -186,3 +185,21 @@ class Roles:
                     self._raise_of(role, task)
                 if not told:
                     raise RoleEnded(f"{role.value} ended by itself")
+
+
+@contextmanager
+def _client_of_own_store(settings: NodeSettings) -> Iterator[None]:
+    """Whatever this process opens meanwhile, it opens as a client of its own store."""
+    named = {
+        FILE_VARIABLE: str(write_client_file(settings).absolute()),
+        URL_VARIABLE: settings.store,
+    }
+    before = {name: os.environ.pop(name, None) for name in named}
+    os.environ.update(named)
+    try:
+        yield
+    finally:
+        for name, value in before.items():
+            os.environ.pop(name, None)
+            if value is not None:
+                os.environ[name] = value

@@ -55,7 +55,7 @@ class Wired:
 
     @property
     def address(self) -> str:
-        return f"localhost:{self.server.port}"
+        return f"127.0.0.1:{self.server.port}"
 
     async def connect(self) -> GrpcBookie:
         bookie = await self.transport.connect("a")
@@ -73,7 +73,7 @@ async def wired(
     settings = settings or GrpcSettings()
     bookies: dict[str, Bookie] = {}
     server = await GrpcServer.start(
-        bookies, listen="localhost:0", security=server_security, settings=settings
+        bookies, listen="127.0.0.1:0", security=server_security, settings=settings
     )
     made = Wired(server, server_security if client_security is None else client_security, settings)
     bookies["a"] = made.bookie

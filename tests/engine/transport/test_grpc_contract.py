@@ -12,9 +12,9 @@ from tests.engine.transport.wired_bookies import WiredBookies, WiredServices
 class TestGrpc(WiredBookies, BookieContract):
     async def serve(self, bookies: list[Bookie], scenario: Scenario) -> None:
         server = await GrpcServer.start(
-            {bookie.bookie_id: bookie for bookie in bookies}, listen="localhost:0"
+            {bookie.bookie_id: bookie for bookie in bookies}, listen="127.0.0.1:0"
         )
-        transport = GrpcTransport(f"localhost:{server.port}")
+        transport = GrpcTransport(f"127.0.0.1:{server.port}")
         await scenario(transport)
         await transport.close()
         await server.close()

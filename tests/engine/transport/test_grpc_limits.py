@@ -76,7 +76,7 @@ async def end_of(stream: Any, *messages: bytes) -> tuple[StatusCode, str]:
 async def test_garbage_ends_its_own_connection_and_nothing_else(garbage: bytes) -> None:
     async with wired() as made:
         bookie = await made.connect()
-        reader, writer = await asyncio.open_connection("localhost", made.server.port)
+        reader, writer = await asyncio.open_connection("127.0.0.1", made.server.port)
         writer.write(garbage)
         try:
             answer = await reader.read()
@@ -89,7 +89,7 @@ async def test_garbage_ends_its_own_connection_and_nothing_else(garbage: bytes) 
 
 async def test_a_connection_that_never_greets_is_ended() -> None:
     async with wired(GrpcSettings(connect_timeout_ms=100)) as made:
-        reader, writer = await asyncio.open_connection("localhost", made.server.port)
+        reader, writer = await asyncio.open_connection("127.0.0.1", made.server.port)
         await reader.read()
         assert reader.at_eof()
         writer.close()

@@ -47,10 +47,10 @@ class TestMutualTlsAndSecret(BookieContract):
             async with asyncio.timeout(60):
                 server = await GrpcServer.start(
                     {bookie.bookie_id: bookie for bookie in bookies},
-                    listen="localhost:0",
+                    listen="127.0.0.1:0",
                     security=self.security,
                 )
-                transport = GrpcTransport(f"localhost:{server.port}", self.security)
+                transport = GrpcTransport(f"127.0.0.1:{server.port}", self.security)
                 await scenario(transport)
                 await transport.close()
                 await server.close()
@@ -183,8 +183,8 @@ def asked_for_health() -> bytes:
 
 async def test_a_full_disk_ends_the_health_of_writes_and_not_that_of_the_service() -> None:
     lacks = ["the disk is full"]
-    server = await GrpcServer.start({}, listen="localhost:0", lack=lambda: "".join(lacks))
-    async with aio.insecure_channel(f"localhost:{server.port}") as channel:
+    server = await GrpcServer.start({}, listen="127.0.0.1:0", lack=lambda: "".join(lacks))
+    async with aio.insecure_channel(f"127.0.0.1:{server.port}") as channel:
         health = health_pb2_grpc.HealthStub(channel)
         response = health_pb2.HealthCheckResponse
         for name, expected in (
@@ -273,13 +273,13 @@ async def test_one_address_begins_a_quarter_of_the_logins_at_most() -> None:
     listener = await GrpcListener.open(
         bookie_pb2.DESCRIPTOR.services_by_name["Bookie"],
         BookieCalls({}, settings).handlers(),
-        listen="localhost:0",
+        listen="127.0.0.1:0",
         security=Security(secret=SECRET),
         settings=settings,
         door=UserDoor(KnownUsers(), KeptAudit(), "bookies", Guesses(clock)),
         logins=True,
     )
-    async with aio.insecure_channel(f"localhost:{listener.port}") as channel:
+    async with aio.insecure_channel(f"127.0.0.1:{listener.port}") as channel:
         half: Any = channel.stream_stream(LOGIN, None, None)
         calls = [half() for _ in range(5)]
         codes = {asyncio.ensure_future(call.code()) for call in calls}
@@ -332,7 +332,7 @@ def test_a_server_that_is_refused_its_certificate_names_the_file(tmp_path: Path)
         "from engine.transport.grpc_server import GrpcServer; "
         "from engine.transport.security import Security; "
         f"security = Security(certificate=Path({str(wrong)!r})); "
-        "asyncio.run(GrpcServer.start({}, listen='localhost:0', security=security))"
+        "asyncio.run(GrpcServer.start({}, listen='127.0.0.1:0', security=security))"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
     assert done.returncode == 1 and "InvalidRequest: cannot use" in done.stderr

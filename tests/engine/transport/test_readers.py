@@ -78,7 +78,7 @@ class Wired:
         return await (await self.house.transport(security)).connect("a")
 
     async def over_grpc(self, security: Security) -> Bookie:
-        made = GrpcTransport(f"localhost:{self.grpc.port}", security)
+        made = GrpcTransport(f"127.0.0.1:{self.grpc.port}", security)
         self.grpc_transports.append(made)
         return await made.connect("a")
 
@@ -89,7 +89,7 @@ async def wired() -> AsyncIterator[Wired]:
     house = TcpHouse([shelf], NODE, None)
     house.server = FramedServer(cluster_id="c", security=NODE, door=door)
     await house.start()
-    server = await GrpcServer.start({"a": shelf}, listen="localhost:0", security=NODE, door=door)
+    server = await GrpcServer.start({"a": shelf}, listen="127.0.0.1:0", security=NODE, door=door)
     made = Wired(shelf, house, server)
     for ledger_id in (SHOP, BARN, NOBODYS, UNKNOWN):
         await append(shelf, runs_of(ledger_id, 0, [[b"milk"]], lac=-1))
@@ -193,7 +193,7 @@ async def test_a_renewed_token_counts_for_what_is_read_next(
 ) -> None:
     async with wired() as made:
         bookies = Bookies(MemoryTree("c").session())
-        address, over_grpc = f"tcp:127.0.0.1:{made.house.port}", f"localhost:{made.grpc.port}"
+        address, over_grpc = f"tcp:127.0.0.1:{made.house.port}", f"127.0.0.1:{made.grpc.port}"
         await bookies.register(Registration("a", 1, address, grpc=over_grpc))
         now_ms = CLOCK.wall_ms()
         shown = ShownToken(token(READ, now_ms + 60_000), clock=CLOCK)
@@ -267,7 +267,7 @@ async def test_no_kind_of_frame_is_heard_before_a_proof() -> None:
 
 async def test_every_method_over_grpc_wants_a_proof() -> None:
     expired = sign(Claims(READ, "ann", 1, (("tablespace", "shop"),)), KEY)
-    async with wired() as made, aio.insecure_channel(f"localhost:{made.grpc.port}") as channel:
+    async with wired() as made, aio.insecure_channel(f"127.0.0.1:{made.grpc.port}") as channel:
         for name in METHODS:
             for shown in ("", "Bearer x", f"Bearer {expired}", "Basic eDp5"):
                 call = channel.stream_stream(f"/herdbook.v1.Bookie/{name}", None, None)

@@ -105,7 +105,6 @@ async def test_a_role_that_fails_is_reported_in_one_line_without_a_traceback(
         raise LeaderUnavailable("nobody leads any more")
 
     monkeypatch.setattr(here, "OF_CLUSTER", {Role.BOOKIE: fails_at_its_end, Role.HTTP: fails})
-    monkeypatch.setattr(os, "environ", dict(os.environ))
     settings = NodeSettings(data=str(tmp_path), url="herdbook://127.0.0.1:2181/herd")
     settings.own_folder.mkdir()
     roles = here.Roles(settings, (Role.BOOKIE, Role.HTTP), lambda role, at: None)
