@@ -98,18 +98,26 @@ class Bookies:
     async def register(self, registration: Registration) -> None:
         """Publish a bookie, replacing what an earlier session of it left.
 
-        Three steps: look for a newer start, delete the old key, create the new one. If the caller
-        is interrupted between the last two, the bookie is not registered, as if it were stopped:
-        its ledgers stay, and it takes part again after another call.
+        Three steps: look for a newer start, delete the old key, create the new one. They are
+        repeated if the key is there again. If the caller is interrupted between the last two, the
+        bookie is not registered, as if it were stopped: its ledgers stay, and it takes part again
+        after another call.
 
         Raises `FolderRolledBack` if a newer start of its folder is registered, and
         `MetadataUnavailable`.
         """
         key = f"{AVAILABLE}/{registration.bookie_id}"
         value = msgspec.msgpack.encode(registration)
-        await self.check_newest(registration.bookie_id, registration.boot)
-        await self.store.delete(key)
-        await self.store.create(key, value, ephemeral=True)
+        while True:
+            await self.check_newest(registration.bookie_id, registration.boot)
+            await self.store.delete(key)
+            try:
+                await self.store.create(key, value, ephemeral=True)
+                return
+            except KeyExists:
+                # An earlier process had sent its own registration before it was killed, and the
+                # request arrived only now.
+                continue
 
     async def unregister(self, bookie_id: str, boot: int | None = None) -> None:
         """Remove a bookie's registration; with `boot`, only one by this start or an older one."""

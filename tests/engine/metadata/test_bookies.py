@@ -33,6 +33,19 @@ async def test_a_registration_replaces_what_an_earlier_session_left() -> None:
     assert await Bookies(later).available() == {"a": Registration("a", boot=2, writable=False)}
 
 
+async def test_a_registration_replaces_one_that_a_killed_process_sent_and_that_arrives_late() -> (
+    None
+):
+    tree = MemoryTree("cluster")
+    killed, store = tree.session(), FaultyStore(tree.session())
+    old, new = Registration("a", boot=1), Registration("a", boot=2)
+    store.before_write(store.sync)
+    store.before_write(lambda: Bookies(killed).register(old))
+    await Bookies(store).register(new)
+    await killed.close()
+    assert await Bookies(store).available() == {"a": new}
+
+
 async def test_a_watch_tells_of_bookies_that_come_and_go() -> None:
     tree = MemoryTree("cluster")
     changed = asyncio.Event()
