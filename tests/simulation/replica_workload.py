@@ -128,8 +128,8 @@ class ReplicaWorkload:
 
     @property
     def ended(self) -> bool:
-        """Whether every client has come to its end."""
-        return all(task.done() for task in self.tasks)
+        """Whether every client has come to its end, and each write is judged by its outcome."""
+        return all(task.done() for task in (*self.tasks, *self._writes))
 
     def next_command(self) -> int:
         """A number for a command."""
