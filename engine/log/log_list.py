@@ -70,6 +70,8 @@ class Leader(msgspec.Struct, frozen=True, array_like=True):
     lease_ms: int
     epoch: int = 0
     resigned: bool = False
+    attempt: int = 0
+    """A random number: a replica may try to be elected several times from one epoch."""
 
 
 class LogList(msgspec.Struct, frozen=True, omit_defaults=True):
@@ -258,7 +260,8 @@ def raised_from(epoch: int, leader: Leader | None = None) -> Callable[[LogList],
 def resigned(leader: Leader) -> Callable[[LogList], LogList | None]:
     """The change by which a leader makes room for another one.
 
-    If the write that was to name it has not arrived yet, it never will.
+    It ends the attempt of `leader` and no other one. If the write that was to name it has not
+    arrived yet, it never will.
     """
 
     def change(current: LogList) -> LogList | None:

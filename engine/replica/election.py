@@ -11,7 +11,8 @@ Invariants (`tests/leadership/model.py` checks them over every order of all mess
 - A leader answers under the lease of the incarnation that the list names for its epoch, and under
   no other one.
 - A leader that resigns answers nothing from the moment before it sends that. It sends it again
-  until it is written or its process has ended: otherwise nobody else could lead the log.
+  until it is written or its process has ended: otherwise nobody else could lead the log. A
+  resignation ends one attempt. The replica may have been elected again before it is written.
 - A candidate that defers to others waits that much longer, and no longer: it is only a preference.
 """
 
@@ -173,6 +174,7 @@ class Holding:
             replica=election._replica,
             address=election._address,
             lease_ms=election._liveness.lease_ms,
+            attempt=election._rng.getrandbits(63),
         )
         self.lost = asyncio.Event()
         """Set when it may not lead any more, or cannot."""

@@ -35,7 +35,9 @@ Rules, each a field of `Rules`:
    (`answers_under_the_lease`): that of the incarnation which the list names for its epoch, and not
    that of a later incarnation of its process (`leads_as_the_incarnation_named`).
 9. Who resigns answers nothing from the moment before that is sent (`resigning_ends_the_lease`). The
-   list is marked only if it still has the epoch that was read from it (`resigns_in_its_epoch`).
+   list is marked only if it still has the epoch that was read from it (`resigns_in_its_epoch`), and
+   names the attempt that is given up (`resigns_one_attempt`): the same process may have tried again
+   from the same epoch.
 10. An operator who removes the log raises the epoch without waiting for anybody, and closes the
     last ledger. The list keeps the leader that it names (`a_removal_keeps_the_leader`).
 
@@ -100,6 +102,7 @@ class Rules:
     leads_as_the_incarnation_named: bool = True
     resigning_ends_the_lease: bool = True
     resigns_in_its_epoch: bool = True
+    resigns_one_attempt: bool = True
     a_removal_keeps_the_leader: bool = True
 
     def without(self, *names: str) -> "Rules":
@@ -238,7 +241,7 @@ class Model:
         if process.made:
             yield "ends and begins anew", _put(state, at, _begun_anew(_given_up(process)))
         if process.doing != FOLLOWS:
-            yield "gives up", _put(state, at, _given_up(process))
+            yield "gives up", _put(state, at, self._abandoned(process))
         if process.named:
             yield "resigns", self._resigned(state, at, process)
         yield from self._record(state, at, process)
@@ -333,6 +336,18 @@ class Model:
         if call in after.left:
             return _put(state, at, after)
         return _put(state, at, after._replace(left=_sorted((*after.left, call))))
+
+    def _abandoned(self, process: Process) -> Process:
+        """A process that gave up. It resigns, and cannot know whether it was named.
+
+        A resignation of one attempt changes nothing unless that attempt was named, and then it is
+        the one of a process that is named.
+        """
+        after, call = _given_up(process), process.call
+        if self.rules.resigns_one_attempt or call is None or call.kind != RAISES:
+            return after
+        resigning = Call(_RESIGNS, epoch=call.epoch + 1)
+        return after._replace(left=_sorted((*after.left, resigning)))
 
     # Leading
 
@@ -467,7 +482,7 @@ class Model:
     def _matters(self, state: State, call: Call, spent: bool) -> bool:
         """Whether a request can still change anything for others, or succeed."""
         if call.kind == _RESIGNS:
-            return not spent and (call.epoch == state.epoch or not self.rules.resigns_in_its_epoch)
+            return not spent and (call.epoch >= state.epoch or not self.rules.resigns_in_its_epoch)
         if call.kind == RAISES:
             if state.epoch >= self.bounds.epochs:
                 return False

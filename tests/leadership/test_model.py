@@ -29,6 +29,7 @@ NEEDED: dict[str, tuple[Bounds, str | tuple[str, ...]]] = {
     "leads_as_the_incarnation_named": (BRIEF, TWO_LEADERS),
     "resigning_ends_the_lease": (BRIEF, TWO_LEADERS),
     "resigns_in_its_epoch": (THRICE, TWO_LEADERS),
+    "resigns_one_attempt": (THRICE, TWO_LEADERS),
     "a_removal_keeps_the_leader": (REMOVED, (TWO_LEADERS, STALE)),
 }
 

@@ -428,6 +428,17 @@ _RESIGNATIONS: Final = (
         ),
     ),
     Mutant(
+        "a-resignation-ends-the-next-attempt-of-its-replica",
+        "a resignation ends one attempt to lead, also if it is written late",
+        _ELECTION,
+        "            attempt=election._rng.getrandbits(63),\n",
+        "",
+        by_test(
+            _ELECTION_TESTS,
+            "test_a_resignation_that_is_written_late_does_not_end_the_next_attempt_of_its_replica",
+        ),
+    ),
+    Mutant(
         "an-ill-leader-resigns-when-it-is-well",
         "a leader that is not healthy for a whole lease resigns at once: it may hang for long",
         _ELECTION,

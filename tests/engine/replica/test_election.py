@@ -213,6 +213,30 @@ def test_a_takeover_that_is_still_on_its_way_when_its_leader_resigns_never_arriv
     in_field(script)
 
 
+def test_a_resignation_that_is_written_late_does_not_end_the_next_attempt_of_its_replica() -> None:
+    async def script(field: _Field) -> None:
+        one, two = field.candidate("one"), field.candidate("two")
+        failing = True
+
+        def before(kind: str, key: str) -> None:
+            if failing and kind in ("set", "sync", "create") and key in (LIST, ""):
+                raise MetadataUnavailable("away")
+
+        one.session.before = before
+        first = await one.election.campaign(lambda: True, lambda: True)
+        await first.resign()
+        failing = False
+        await one.campaign()
+        assert one.holding is not None and one.holding.epoch == first.epoch
+        waiting = asyncio.create_task(two.campaign())
+        await elapse(3.0)
+        assert one.holds() and not waiting.done()
+        await one.resign()
+        await waiting
+
+    in_field(script)
+
+
 def test_a_leader_that_was_silent_for_long_learns_of_its_successor() -> None:
     async def script(field: _Field) -> None:
         one, two = field.candidate("one"), field.candidate("two")
