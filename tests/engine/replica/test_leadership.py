@@ -8,6 +8,8 @@ from typing import Any
 import pytest
 
 from engine.errors import NotLeader, OutcomeUnknown
+from engine.log import Position
+from engine.log.log import ReplicatedLog
 from engine.log.log_list import decode_list
 from engine.metadata.liveness import PROCESSES
 from engine.metadata.restoring import MARK
@@ -155,6 +157,29 @@ def test_an_idle_leader_that_lost_the_store_alone_ends_its_term_when_another_lea
         assert await reached(told.done) <= 1.5 * LEASE_S
         assert await told == 0 and one.role is Role.FOLLOWER
         assert await two.propose(b"a=1") == b"-"
+
+    at_sea(script)
+
+
+def test_an_end_that_no_bookie_knows_any_more_keeps_nobody_from_leading(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    async def script(sea: _Sea) -> None:
+        one = await sea.leader("one")
+        await one.propose(b"a=1")
+        written, end, told = one.position, ReplicatedLog.end, 0
+
+        async def forgotten(log: ReplicatedLog) -> Position:
+            nonlocal told
+            told += 1
+            return await end(log) if told > 1 else Position(written.ledger, written.entry + 1)
+
+        monkeypatch.setattr(ReplicatedLog, "end", forgotten)
+        two = await sea.start("two")
+        await elapse(LEASE_S)
+        sea.session("one").hold()
+        await reached(two.may_answer, 4 * LEASE_S)
+        assert told > 1 and _value(two) == b"1"
 
     at_sea(script)
 
