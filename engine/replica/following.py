@@ -116,31 +116,39 @@ class Following:
                 async for batch in batches:
                     await self._apply(batch)
 
-    async def tail(self, caught_up: asyncio.Event) -> None:
+    async def tail(self) -> None:
         """Apply the log as it grows, for ever; what cannot be read now is tried again.
 
-        Sets `caught_up` once what was confirmed at the beginning is applied.
         Raises `ReplicaFailed` and its kinds, `HistoryMissing`.
         """
         pause_s = self._settings.retry_pause_ms / 1000
         while True:
             try:
                 await self.catch_up()
-                end = await self._log.end()
-                if self._applier.cursor >= end:
-                    caught_up.set()
-                    await self._unpin()
                 async with aclosing(self._log.tail(self._applier.cursor)) as batches:
                     async for batch in batches:
                         await self._apply(batch)
                         pause_s = self._settings.retry_pause_ms / 1000
-                        if self._applier.cursor >= end and not caught_up.is_set():
-                            caught_up.set()
-                            await self._unpin()
             except (Unavailable, CannotRead, PositionTruncated, NoSuchLedger) as error:
                 _logger.info("log %s: %s", self._log.name, error)
             await asyncio.sleep(pause_s)
             pause_s = min(2 * pause_s, self._settings.retry_pause_ms_max / 1000)
+
+    async def until_caught_up(self) -> None:
+        """Return when all that is confirmed now is applied. Raises `ReplicaFailed` and its kinds.
+
+        The end is asked for again and again, because it may go back: a bookie that was told that
+        an entry is confirmed does not know it any more after a restart. If the leader is gone, too,
+        only the next leader's recovery finds the entry.
+        """
+        while True:
+            with contextlib.suppress(Unavailable, CannotRead, TimeoutError):
+                end = await self._log.end()
+                async with asyncio.timeout(self._settings.retry_pause_ms_max / 1000):
+                    await self._waiting.for_position(end, self._applier.cursor)
+                await self._unpin()
+                return
+            await asyncio.sleep(self._settings.retry_pause_ms / 1000)
 
     async def _apply(self, batch: Batch) -> None:
         while self._state.unwritten_bytes > self._settings.unwritten_bytes_max:

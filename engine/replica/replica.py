@@ -318,9 +318,8 @@ class Replica(Reading):
 
     async def _follow(self) -> Holding:
         """Apply what the leader writes, until this replica is elected."""
-        caught_up = asyncio.Event()
-        tailing = asyncio.create_task(self._following.tail(caught_up))
-        campaigning = asyncio.create_task(self._campaign(caught_up))
+        tailing = asyncio.create_task(self._following.tail())
+        campaigning = asyncio.create_task(self._campaign())
         tasks: list[asyncio.Task[Any]] = [tailing, campaigning]
         tasks.append(asyncio.create_task(self._client.closed.wait()))
         try:
@@ -336,17 +335,17 @@ class Replica(Reading):
                 task.cancel()
             await asyncio.gather(*tasks, return_exceptions=True)
 
-    async def _campaign(self, caught_up: asyncio.Event) -> Holding:
+    async def _campaign(self) -> Holding:
         """Be elected, once there is not much left to apply."""
         looking = asyncio.create_task(self._election.follow())
-        waiting = asyncio.create_task(caught_up.wait())
+        waiting = asyncio.create_task(self._following.until_caught_up())
         try:
             await asyncio.wait([looking, waiting], return_when=asyncio.FIRST_COMPLETED)
-            if looking.done() or not self._candidate:
-                await looking
+            await (looking if looking.done() or not self._candidate else waiting)
         finally:
             for task in (looking, waiting):
                 task.cancel()
+            await asyncio.gather(looking, waiting, return_exceptions=True)
         while True:
             try:
                 return await self._election.campaign(self._able, self._healthy)

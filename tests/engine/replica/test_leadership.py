@@ -5,6 +5,8 @@ import asyncio
 import pytest
 
 from engine.errors import NotLeader, OutcomeUnknown
+from engine.log import Position
+from engine.log.log import ReplicatedLog
 from engine.metadata.liveness import PROCESSES
 from engine.metadata.restoring import MARK
 from engine.replica.contract import Role
@@ -68,6 +70,29 @@ def test_an_idle_leader_that_lost_the_store_alone_ends_its_term_when_another_lea
         assert await reached(told.done) <= 1.5 * LEASE_S
         assert await told == 0 and one.role is Role.FOLLOWER
         assert await two.propose(b"a=1") == b"-"
+
+    with_replicas(script)
+
+
+def test_an_end_that_no_bookie_knows_any_more_keeps_nobody_from_leading(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    async def script(made: Replicas) -> None:
+        one = await made.leader("one")
+        await one.propose(b"a=1")
+        written, end, told = one.position, ReplicatedLog.end, 0
+
+        async def forgotten(log: ReplicatedLog) -> Position:
+            nonlocal told
+            told += 1
+            return await end(log) if told > 1 else Position(written.ledger, written.entry + 1)
+
+        monkeypatch.setattr(ReplicatedLog, "end", forgotten)
+        two = await made.start("two")
+        await elapse(LEASE_S)
+        made.session("one").hold()
+        await reached(two.may_answer, 4 * LEASE_S)
+        assert told > 1 and _value(two) == b"1"
 
     with_replicas(script)
 
