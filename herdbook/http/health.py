@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 OPEN: Final = frozenset({"/health/live", "/health/ready", "/healthz"})
 """Paths that reveal only the node's health."""
 _METRICS_TYPE: Final = "text/plain; version=0.0.4; charset=utf-8"
-_READY_TIMEOUT_S: Final = 2.0
+_READY_TIMEOUT_S: Final = 0.5
 _UNTIL_THEN: Final = "until it is back, no leader is replaced and nothing is created or repaired"
 
 
