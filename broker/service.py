@@ -55,7 +55,6 @@ from broker.leading.checking import differences
 from broker.leading.clock import JUMP_ALARM_MS, PASSED_OVER_MS, BrokerTime, Start, judge, suspicious
 from broker.leading.cron import check_cron, check_zone
 from broker.leading.firing import next_due_ms
-from broker.leading.housekeeping import LEASE_OVER
 from broker.leading.link import LocalLink
 from broker.leading.measures import TermMeasures
 from broker.leading.proposing import Proposing
@@ -384,8 +383,7 @@ class Broker(RollingOut):
     def serving(self) -> bool:
         """Whether this replica leads and serves."""
         term = self._term
-        leads = term is not None and self.replica.term == term.number
-        return leads and self.replica.may_answer()
+        return term is not None and self.replica.term == term.number
 
     @property
     def leader(self) -> str:
@@ -394,13 +392,12 @@ class Broker(RollingOut):
 
     @property
     def term(self) -> Term:
-        """The leader's memory, to answer a call or to grant something. Raises `NotLeader`.
+        """The leader's memory, to answer a call. Raises `NotLeader`.
 
-        Also raises it while the replica's lease has expired: another replica may lead by now.
+        As with rows, that needs a lease, or `ConfirmedReads`: another replica may lead by now.
         """
         term = self.term_without_lease
-        if not self.replica.may_answer():
-            raise NotLeader(LEASE_OVER)
+        self.read(lambda rows: None)
         return term
 
     @property

@@ -43,7 +43,6 @@ TAKEN_A_ROUND: Final = ITEMS_MAX
 _logger = logging.getLogger(__name__)
 CANCELLED: Final = "cancelled"
 OVERDUE: Final = "deadline_expired"
-LEASE_LOOK_S: Final = 0.1
 """How often a leader whose lease has expired checks whether it was renewed."""
 _Taken = list[tuple[Member, int, list[Pick]]]
 """Worker, session, and the tasks that were picked for it."""
@@ -61,15 +60,13 @@ class Dispatching:
         measures: TermMeasures,
         payload: Callable[[Task], bytes],
         later: Later,
-        may_grant: Callable[[], bool],
     ) -> None:
-        """`payload` reads a payload outside a task's row. `may_grant`: `Replicated.may_answer`."""
+        """`payload` reads a payload outside a task's row."""
         self._scheduler = scheduler
         self._proposing = proposing
         self._measures = measures
         self._payload = payload
         self._loop = asyncio.get_running_loop()
-        self._may_grant = may_grant
         self._crew: Crew
         self._gather: Callable[[], None]
         self._answered: Answered
@@ -164,9 +161,6 @@ class Dispatching:
         self._gather()
         now_ms = self._proposing.time.now_ms()
         if not self._scheduler.waiting:
-            return
-        if not self._may_grant():
-            self._wake_in(LEASE_LOOK_S)
             return
         members = [member for member in self._crew if member.assignable]
         if members:
@@ -287,7 +281,7 @@ class Dispatching:
         link = member.link
         gone = self._crew.get(member.worker_id) is not member
         unreached = gone or link is None or member.leaving or member.session != session
-        if link is None or unreached or not self._may_grant():
+        if link is None or unreached:
             self._hand_back(member.worker_id, session, runs)
             return
         for run in runs:

@@ -24,7 +24,7 @@ from broker.commands import (
     Settle,
     decode_one,
 )
-from broker.errors import BrokerError, NotLeader
+from broker.errors import BrokerError
 from broker.leading.checking import Checking
 from broker.leading.measures import TermMeasures
 from broker.leading.timers import Handle, Later
@@ -42,7 +42,6 @@ PURGE_LOOK_S: Final = 1.0
 HINT_LOOK_S: Final = 1.0
 CORRECT_S: Final = 60.0
 CHECK_LOOK_S: Final = 5.0
-LEASE_OVER: Final = "this broker leads, but its replica's lease has run out: ask again"
 SWEEP_MS: Final = 60_000
 """Purges also remove expired code pools: if there are any, one is proposed this often."""
 FORGET_WORKERS_MS: Final = 3_600_000
@@ -134,8 +133,6 @@ class Housekeeping:
 
     def _look(self) -> None:
         term = self._term
-        if not self._replica.may_answer():
-            term.deny(NotLeader(LEASE_OVER))
         term.crew.look()
         term.events.flush()
         ended, term.ended_lately = term.ended_lately, {}

@@ -7,7 +7,8 @@ Why no task runs on two workers: a leader acknowledges a heartbeat only if no ot
 had begun when the heartbeat was sent. It knows that in one of two ways. Its replica's lease holds,
 or the log has accepted an entry that was proposed after the heartbeat arrived: a new leader's term
 begins only after it has closed the old log to such entries. So tasks keep running while the
-metadata store is away. Opening a session is such an entry, so welcomes need no lease either.
+metadata store is away. Opening a session is such an entry, so welcomes need no lease either. Nor
+does sending a task: its assignment is in the log, so the next leader knows who may run it.
 
 The worker counts from the moment before it sent the heartbeat, and ends its processes when half its
 lease has passed since then. A new leader grants every session a whole lease from the beginning of

@@ -35,6 +35,7 @@ from broker.translating import after_logging, translated
 from engine.errors import EngineError
 from engine.errors import Overloaded as LogFull
 from engine.limits import MIB
+from engine.replica.confirmed_reads import note_write
 
 _ROOM_PAUSE_S: Final = 0.005
 GATHERED_BYTES_MAX: Final = 64 * MIB
@@ -129,6 +130,8 @@ class Proposing:
         future: asyncio.Future[bytes] = self._loop.create_future()
         if self._late_bytes > GATHERED_BYTES_MAX:
             raise Overloaded(f"{self._late_bytes} bytes of commands wait for room in the log")
+        # Another caller's turn may propose it.
+        note_write()
         self._send(command, lambda told: _tell(future, told), level)
         return future
 

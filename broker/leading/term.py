@@ -147,7 +147,7 @@ class Term:
         self.leases = Leases(clock, settings.lease_ms)
         self.dispatching = Dispatching(
             *(self.scheduler, self.proposing, self._measures, self._payload),
-            *(later, self._replica.may_answer),
+            later,
         )
         self.completing = Completing(self.proposing, self.drawn, self._measures.completed)
         self.crew = Crew(
@@ -218,10 +218,6 @@ class Term:
         self.crew.drain()
         self.completing.flush()
         self.proposing.flush()
-
-    def deny(self, error: BrokerError) -> None:
-        """The replica's lease has expired: end all waits with this error."""
-        self.waits.deny(error)
 
     def end(self, error: BrokerError) -> None:
         """End the term: another replica leads, or soon will."""

@@ -56,9 +56,5 @@ class Waits:
     def end(self, error: BrokerError) -> None:
         """The term is over."""
         self._over = error
-        self.deny(error)
-
-    def deny(self, error: BrokerError) -> None:
-        """End all waits with an error. New waits are allowed."""
         for task_id in list(self._futures):
             self.gone(task_id, error)

@@ -15,6 +15,8 @@ import msgspec
 from broker.calls import Calls
 from broker.errors import BrokerUnavailable, InvalidTask, OutcomeUnknown
 from broker.settings import Setting, decode_setting, encode_setting
+from broker.translating import translating
+from engine.replica import ConfirmedReads
 
 WAIT_MS_MAX: Final = 60_000
 """So long a call waits at most; who wants to wait longer asks again."""
@@ -70,7 +72,9 @@ class Method:
             named["timeout_ms"] = WAIT_MS_MAX if given is None else min(given, WAIT_MS_MAX)
         if self.name == "set" and named["setting"] is not None:
             named["setting"] = decode_setting(named["kind"], named["name"], named["setting"])
-        result = await getattr(calls, self.name)(**named)
+        with translating():
+            async with ConfirmedReads():
+                result = await getattr(calls, self.name)(**named)
         if self.name == "settings_of":
             result = [(kind, name, encode_setting(each)) for kind, name, each in result]
         return _encode(result)

@@ -184,7 +184,6 @@ class Holding:
         self._incarnation = incarnation
         self._healthy = healthy
         self._healthy_s = self._clock.monotonic()
-        self._renewed = asyncio.Event()
         self.lapsed = asyncio.Event()
         """Set when its lease has run out and may be renewed: it may have been replaced."""
         self.ill = False
@@ -196,15 +195,6 @@ class Holding:
     def holds(self) -> bool:
         """Whether nobody else can have been elected up to this moment. Any thread may ask."""
         return not self.lost.is_set() and self._incarnation.holds()
-
-    async def until_holds(self) -> bool:
-        """Wait for a renewal, for a lease at most, if it has run out; whether it holds then."""
-        if not self.holds() and not self.lost.is_set():
-            self._renewed.clear()
-            with contextlib.suppress(TimeoutError):
-                async with asyncio.timeout(self.lease_ms / 1000):
-                    await self._renewed.wait()
-        return self.holds()
 
     async def resign(self) -> None:
         """Let another replica lead at once. If the store does not answer, it is tried again."""
@@ -224,7 +214,6 @@ class Holding:
         now_s = self._clock.monotonic()
         if self._incarnation.holds():
             self.lapsed.clear()
-            self._renewed.set()
         else:
             self.lapsed.set()
         if self._healthy():
@@ -240,7 +229,6 @@ class Holding:
 
     def _lose(self) -> None:
         self.lost.set()
-        self._renewed.set()
         self._incarnation.on_renewal.pop(self, None)
 
 
@@ -257,10 +245,6 @@ class Unopposed(Holding):
     def holds(self) -> bool:
         """As long as it was not given back."""
         return not self.lost.is_set()
-
-    async def until_holds(self) -> bool:
-        """At once."""
-        return self.holds()
 
     async def resign(self) -> None:
         """Give it back."""

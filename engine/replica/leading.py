@@ -31,6 +31,7 @@ from engine.log.log_writer import LogWriter
 from engine.log.position import Span
 from engine.ports.clock import Clock
 from engine.replica.applier import Applier
+from engine.replica.confirmed_reads import note_write
 from engine.replica.election import Holding
 from engine.replica.entries import COMMAND, Request, encode_command, encode_hash, encode_level
 from engine.replica.measures import ReplicaMeasures
@@ -79,6 +80,11 @@ class Leading:
     ) -> None:
         self.writer = writer
         self.holding = holding
+        self.lease_ms = holding.lease_ms
+        self.next_batch = 1
+        """The number of the batch that the next proposal goes with."""
+        self.taken_batch = 0
+        """The number of the last batch that the log took."""
         self.failure: ReplicaFailed | None = None
         self._applier = applier
         self._state = state
@@ -97,6 +103,8 @@ class Leading:
         self._idle.set()
         self._ended: EngineError | None = None
         self._draining = False
+        self._confirmation: asyncio.Future[bytes] | None = None
+        """Of the entry that confirms the term and is not sent yet."""
         self.over = asyncio.Event()
         """Set when this term can take no more proposals."""
 
@@ -137,9 +145,29 @@ class Leading:
                 self.end(Deposed("the lease expired, and another client took over the last ledger"))
                 return
             if not self._sent_s:
-                # This level is already allowed, so the entry changes nothing.
-                self.say(encode_level(self._applier.summary.level))
+                self._confirm()
             await asyncio.sleep(self.holding.lease_ms / 1000)
+
+    async def confirm(self) -> None:
+        """Return when the log has taken an entry that was sent after this call.
+
+        So no other replica led when this was called, without any lease: whoever takes the log over
+        makes the bookies refuse this leader's entries first. All who ask in one turn of the loop
+        share an entry. Raises what `propose` raises, and an `OutcomeUnknown` when the term ends
+        meanwhile.
+        """
+        self._check_open()
+        if not self._scheduled:
+            self._check_log()
+        await asyncio.shield(self._confirm())
+
+    def _confirm(self) -> asyncio.Future[bytes]:
+        confirmation = self._confirmation
+        if confirmation is None or confirmation.done():
+            # This level is already allowed, so the entry changes nothing.
+            confirmation = self.say(encode_level(self._applier.summary.level))
+            self._confirmation = confirmation
+        return confirmation
 
     @property
     def stalled(self) -> bool:
@@ -208,6 +236,7 @@ class Leading:
         return future
 
     def _put(self, entries: list[bytes], waiter: Waiter, *, bounded: bool = True) -> None:
+        note_write()
         size_bytes = len(entries[0]) if len(entries) == 1 else sum(map(len, entries))
         wanted_bytes = self._pending_bytes + size_bytes
         if bounded and self._pending_bytes and wanted_bytes > self._settings.pending_bytes_max:
@@ -234,6 +263,7 @@ class Leading:
             else:
                 self._flush_later()
             return
+        self._confirmation = None
         bodies, self._bodies = self._bodies, []
         waiters, self._waiters = self._waiters, []
         step = self._settings.batch_commands_max
@@ -253,7 +283,8 @@ class Leading:
             self._measures.batches.add()
             self._measures.commands.add(len(batch))
             self._sent_s.append(self._clock.monotonic())
-            future.add_done_callback(partial(self._appended, batch, waiting))
+            future.add_done_callback(partial(self._appended, self.next_batch, batch, waiting))
+            self.next_batch += 1
 
     def _flush_later(self) -> None:
         self._scheduled = True
@@ -261,6 +292,7 @@ class Leading:
 
     def _appended(
         self,
+        number: int,
         bodies: list[bytes],
         waiters: list[_Waiter],
         future: asyncio.Future[tuple[Span, ...]],
@@ -272,6 +304,7 @@ class Leading:
             self._idle.set()
         failed = future.cancelled() or future.exception() is not None
         if not failed:
+            self.taken_batch = number
             self._measures.commit_seconds.observe(self._clock.monotonic() - sent_s)
             self._apply(bodies, waiters, future.result())
             return

@@ -1,16 +1,19 @@
 """What a replica answers reads with.
 
 Invariants:
-- A leader answers reads only while its lease holds, before and after the value was computed.
+- A leader answers a read if its lease holds after the value was computed. Without a lease it
+  answers after its log has taken an entry that was sent after the value was computed. Both prove
+  that nobody else had led until then.
 - Nothing of a state that is being replaced, or that cannot be trusted, is read.
 """
 
 from collections.abc import Callable
-from typing import Final, TypeVar
+from typing import TypeVar
 
 from engine.errors import EngineError, NotLeader
 from engine.log.position import Position
 from engine.replica.applier import Applier
+from engine.replica.confirmed_reads import ConfirmedReads, will_be_confirmed
 from engine.replica.contract import ReadRows, Role
 from engine.replica.following import Following
 from engine.replica.leading import Leading
@@ -19,7 +22,6 @@ from engine.replica.waiting import Waiting
 from engine.state.contract import Snapshot, State
 
 T = TypeVar("T")
-_LOOKS_MAX: Final = 3
 
 
 class ShownRows:
@@ -59,25 +61,22 @@ class Reading:
     async def read(self, look: Callable[[ReadRows], T]) -> T:
         """What `look` finds in the state, with every command in it that was answered before.
 
-        `look` is called on the event loop, perhaps a few times, and must not keep the rows.
-        Raises `NotLeader`, also when `look` takes longer than the lease lasts.
+        `look` is called on the event loop, perhaps twice, and must not keep the rows. While the
+        lease has expired, the log is asked: see `ConfirmedReads`.
+        Raises `NotLeader`, and what `ConfirmedReads` raises.
         """
-        for _ in range(_LOOKS_MAX):
-            leading = self._leading
-            if leading is None or self.role is not Role.LEADER or self._applier.failed:
-                raise self._not_leader()
-            holding = leading.holding
-            if holding.holds():
-                found = look(self._rows)
-                if holding.holds():
-                    return found
-            if not await holding.until_holds():
-                raise self._not_leader()
-        raise NotLeader(f"log {self.name}: the read takes longer than a lease")
+        try:
+            return self.read_now(look)
+        except NotLeader:
+            if not self.term:
+                raise
+        async with ConfirmedReads():
+            return self.read_now(look)
 
     def read_now(self, look: Callable[[ReadRows], T]) -> T:
         """What `read` answers, at once, if the lease holds at this moment. Else `NotLeader`.
 
+        No lease is needed inside `ConfirmedReads`.
         Over a state on disk any thread may call it while the event loop goes on, if its `look` only
         calls `get`: that sees a row as some answered command left it, or one about to be answered.
         """
@@ -86,7 +85,7 @@ class Reading:
             found = look(self._rows)
             # Check the lease only now, after the answer: this proves that nobody led meanwhile.
             same = self._leading is leading and not self._applier.failed
-            if same and leading.holding.holds():
+            if same and (leading.holding.holds() or will_be_confirmed(leading)):
                 return found
         raise self._not_leader()
 

@@ -10,7 +10,7 @@ left, and leads.
 
 Invariants:
 - State changes only by entries of the log that are confirmed, in their order, each once.
-- A leader answers reads only while its lease holds, before and after the value was computed.
+- A leader answers a read only under its lease, or after its log has confirmed the read.
 - Proposals need no lease: the log refuses those of a leader that was replaced. So writes continue
   while the metadata store is unavailable. A leader whose lease has expired asks the log whether it
   was replaced.

@@ -15,8 +15,9 @@ from typing import TYPE_CHECKING, Any, Final
 
 from engine.access.door import BY_ANYBODY, Caller
 from engine.access.principal import SYSTEM
-from engine.errors import AccessRefused
+from engine.errors import AccessRefused, EngineError
 from engine.log import Position
+from engine.replica import ConfirmedReads
 from engine.uncollected import uncollected
 from herd.errors import (
     AccessDenied,
@@ -31,6 +32,7 @@ from herd.errors import (
 from herd.permits import Permits, check_right
 from herd.table import create_table
 from herd.transaction import Isolation
+from herd.translating import translated
 from herd.wire import messages, table_calls
 from herd.wire.failures import failed
 from herd.wire.messages import MALFORMED, Answer, Done, Failed, Rows, Told, decode_call, encode
@@ -175,22 +177,28 @@ class Guest:
                 raise SessionLost("the connection is ending", hint="connect again")
             if _touches_users(call, hosted):
                 self._note(call, SYSTEM, None)
-            handler = self._calls.get(type(call))
-            if handler is not None:
-                return await handler(call)
-            if type(call) is messages.Renew:
-                return Done()
-            transaction, principal = self._transaction_of(call), self.caller.principal
-            return await table_calls.answer(self.service, call, transaction, principal)
+            async with ConfirmedReads():
+                return await self._run(call)
         except Exception as error:
             return self._failed(error, call, hosted)
         finally:
             if hosted is not None:
                 hosted.running -= 1
 
+    async def _run(self, call: messages.Call) -> Answer:
+        handler = self._calls.get(type(call))
+        if handler is not None:
+            return await handler(call)
+        if type(call) is messages.Renew:
+            return Done()
+        transaction, principal = self._transaction_of(call), self.caller.principal
+        return await table_calls.answer(self.service, call, transaction, principal)
+
     def _failed(
         self, error: Exception, call: messages.Call, hosted: HostedSession | None
     ) -> Failed:
+        if isinstance(error, EngineError):
+            error = translated(error)
         tablespace = hosted.tablespace if hosted is not None else getattr(call, "tablespace", "")
         if isinstance(error, AccessDenied):
             self._note(call, tablespace, error)

@@ -27,7 +27,7 @@ from herdbook.access.rows import TOKEN_ID_CHARACTERS, TOKEN_MARK, UserRows, dige
 T = TypeVar("T")
 FRESH_S: Final = 2.0
 STALE_S: Final = 60.0
-PATIENCE_S: Final = 1.0
+PATIENCE_S: Final = 0.5
 WAIT_S: Final = 8.0
 _KEPT_MAX: Final = 10_000
 _NOBODY_BYTES: Final = 32

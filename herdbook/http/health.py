@@ -1,8 +1,9 @@
 """`/health/live`, `/health/ready`, `/metrics`: for machines that watch.
 
 Invariants:
-- Alive is who answers; ready is whose store answered a moment ago, and of whose node all roles
-  serve.
+- Alive is who answers; ready is a node whose roles all serve and that has bookies.
+- A node is ready, but degraded, while the metadata store does not answer: reads and writes go on,
+  and a balancer that took out all nodes at once would end them.
 - Health tells nothing but that, and needs no login.
 """
 
@@ -26,7 +27,8 @@ if TYPE_CHECKING:
 OPEN: Final = frozenset({"/health/live", "/health/ready", "/healthz"})
 """Paths that reveal only the node's health."""
 _METRICS_TYPE: Final = "text/plain; version=0.0.4; charset=utf-8"
-_READY_TIMEOUT_S: Final = 2.0
+_READY_TIMEOUT_S: Final = 0.5
+_UNTIL_THEN: Final = "until it is back, no leader is replaced and nothing is created or repaired"
 
 
 def places_of(
@@ -42,8 +44,11 @@ def places_of(
         return json_reply({"alive": True})
 
     async def ready(request: Request) -> Response:
-        why = (lacking() if lacking is not None else "") or await _not_ready(house)
-        return json_reply({"ready": not why, "why": why}, 503 if why else 200)
+        why, degraded = (lacking() if lacking is not None else ""), ""
+        if not why:
+            why, degraded = await _state_of(house)
+        told = {"ready": not why, "degraded": bool(degraded), "why": why or degraded}
+        return json_reply(told, 503 if why else 200)
 
     async def measured(request: Request) -> Response:
         if metrics is None:
@@ -58,14 +63,15 @@ def places_of(
     ]
 
 
-async def _not_ready(house: House) -> str:
-    """Why the store cannot be used; "" if it can."""
+async def _state_of(house: House) -> tuple[str, str]:
+    """Why the store cannot be used, and why only in part; "" if it can."""
+    why = degraded = ""
     try:
         async with asyncio.timeout(_READY_TIMEOUT_S):
             if not await Bookies(house.ledgers.store).available():
-                return "no bookie is there"
+                why = "no bookie is there"
     except TimeoutError:
-        return "the metadata store does not answer"
+        degraded = f"the metadata store does not answer: {_UNTIL_THEN}"
     except EngineError:
-        return "the metadata store cannot be reached"
-    return ""
+        degraded = f"the metadata store cannot be reached: {_UNTIL_THEN}"
+    return why, degraded

@@ -3,12 +3,15 @@
 from typing import TYPE_CHECKING
 
 from engine.access.principal import Principal
+from herd.errors import ProgrammingError
 from herd.store import DEFAULT, AsyncHerd
 from herdbook.http.errors import HttpError
 from herdbook.http.house import House
 
 if TYPE_CHECKING:
     from blobit.tables import BucketInfo
+    from herd.sql.session import Session
+    from herd.wire.session import RemoteSession
 
 
 async def tablespaces_of(house: House, who: Principal) -> list[str]:
@@ -28,9 +31,14 @@ async def buckets_of(house: House, who: Principal) -> "list[BucketInfo]":
     return [each for each in found if who.allows("bucket", each.name, "read")]
 
 
-async def check_tablespace(house: House, name: str) -> str:
-    """A tablespace's name as it is kept. Raises `HttpError` for one that is not there."""
-    name = name.lower()
-    if name not in await _names(house):
-        raise HttpError(404, "no_such_tablespace", f"there is no tablespace {name}")
-    return name
+async def session_in(house: House, name: str, who: Principal) -> "Session | RemoteSession":
+    """A session for SQL in a tablespace; close it. Raises `HttpError` for one that is not there.
+
+    Its leader answers without the metadata store, so the names are only looked up after an error.
+    """
+    try:
+        return await house.herd.session(name.lower(), whose=who)
+    except ProgrammingError:
+        if name.lower() not in await _names(house):
+            raise HttpError(404, "no_such_tablespace", f"there is no tablespace {name}") from None
+        raise

@@ -28,7 +28,7 @@ from engine.access.principal import Principal
 from herd.sql.result import Result
 from herdbook.http.errors import HttpError
 from herdbook.http.house import House
-from herdbook.http.naming import check_tablespace, tablespaces_of
+from herdbook.http.naming import session_in, tablespaces_of
 from herdbook.http.routes import KNOWN, Ask, Judged, Need, Route
 
 if TYPE_CHECKING:
@@ -120,8 +120,7 @@ async def list_tablespaces(house: House, ask: Ask) -> Told:
 
 async def list_tables(house: House, ask: Ask) -> Told:
     """Definitions, from the tablespace's own tables of these."""
-    name = await check_tablespace(house, ask.path["name"])
-    session = await house.herd.session(name, whose=ask.who)
+    session = await session_in(house, ask.path["name"], ask.who)
     try:
         tables = await session.execute("SELECT table_name FROM systables ORDER BY table_name")
         found = await session.execute(
@@ -142,13 +141,12 @@ async def query(house: House, ask: Ask) -> Told:
     from herd.permits import right_of
     from herd.sql.session import Session
 
-    name = await check_tablespace(house, ask.path["name"])
     asked: QueryShape = ask.body
     clock = house.ledgers.clock
     begun_s = clock.monotonic()
     parsed: Parsed = ask.said
     looks = right_of(parsed) == "read"
-    session = await house.herd.session(name, whose=ask.who)
+    session = await session_in(house, ask.path["name"], ask.who)
     try:
         async with asyncio.timeout(asked.timeout_ms / 1000) as late, _waited_for(ask.request, late):
             if isinstance(session, Session):

@@ -34,6 +34,8 @@ Rules, each a field of `Rules`:
 8. A leader answers reads, and grants whatever it grants, only while a lease holds
    (`answers_under_the_lease`): that of the incarnation which the list names for its epoch, and not
    that of a later incarnation of its process (`leads_as_the_incarnation_named`).
+   Without a lease it answers a read when its ledger has taken an append that was sent after the
+   read began (`confirms_reads_with_later_appends`), and then from all that it has applied.
 9. Who resigns answers nothing from the moment before that is sent (`resigning_ends_the_lease`). The
    list is marked only if it still has the epoch that was read from it (`resigns_in_its_epoch`), and
    names the attempt that is given up (`resigns_one_attempt`): the same process may have tried again
@@ -41,7 +43,9 @@ Rules, each a field of `Rules`:
 10. An operator who removes the log raises the epoch without waiting for anybody, and closes the
     last ledger. The list keeps the leader that it names (`a_removal_keeps_the_leader`).
 
-Why it holds. Let X answer in epoch x while its lease holds. Somebody raised x to x + 1, and then
+Why it holds. A read that an append confirms: the ledger was not fenced when it took the append, so
+nobody else had acknowledged anything when the read began. A read under a lease: let X answer in
+epoch x while its lease holds. Somebody raised x to x + 1, and then
 to where the log is now. The first who raised it as a candidate, Z, read a list that names X: a
 removal keeps the name (rule 10). X has not resigned from that epoch, or it does not answer any more
 (rule 9). So Z had seen X's record ended (rules 2 and 3), unless Z is of X's own process, which did
@@ -100,6 +104,7 @@ class Rules:
     lists_in_its_epoch: bool = True
     answers_under_the_lease: bool = True
     leads_as_the_incarnation_named: bool = True
+    confirms_reads_with_later_appends: bool = True
     resigning_ends_the_lease: bool = True
     resigns_in_its_epoch: bool = True
     resigns_one_attempt: bool = True
@@ -146,6 +151,8 @@ class Call(NamedTuple):
     epoch: int = 0
     ledger: int = 0
     entries: Entries = ()
+    asked: int = 0
+    """How much was acknowledged when a read began that this append confirms."""
 
 
 class Process(NamedTuple):
@@ -196,6 +203,8 @@ class State(NamedTuple):
     removals: int = 0
     removing: int = 0
     """The epoch that an operator raised to remove the log, while that is under way."""
+    stale: str = ""
+    """What read without a lease lacks something acknowledged."""
 
 
 Step = tuple[str, State]
@@ -355,7 +364,8 @@ class Model:
         call = process.append
         if call is None:
             if state.appends < self.bounds.appends:
-                sent = process._replace(append=Call(_APPENDS, epoch=process.epoch))
+                began = len(state.acknowledged)
+                sent = process._replace(append=Call(_APPENDS, epoch=process.epoch, asked=began))
                 yield "appends", _put(state, at, sent)._replace(appends=state.appends + 1)
         elif not call.done:
             after, reply = self._land(state, at, call)
@@ -367,6 +377,12 @@ class Model:
             yield "hears that its ledger is fenced", _put(state, at, _given_up(process))
         else:
             applied = (*process.applied, process.epoch)
+            began = call.asked
+            if not self.rules.confirms_reads_with_later_appends:
+                began = len(state.acknowledged)
+            if len(applied) < began:
+                stale = f"stale read: {len(applied)} entries of {began}"
+                yield "answers a read without a lease", state._replace(stale=stale)
             after = _put(state, at, process._replace(append=None, applied=applied))
             # In its place in the log: a later leader may have acknowledged more meanwhile.
             acknowledged = state.acknowledged
@@ -522,7 +538,12 @@ def explore(
             came_from[known] = state
             now = model.moment(known)
             log = (*known.before, *known.newest)
-            wrong = broken(now) or went_back(moment, now) or lost(log, known.acknowledged)
+            wrong = (
+                known.stale
+                or broken(now)
+                or went_back(moment, now)
+                or lost(log, known.acknowledged)
+            )
             if wrong:
                 return Found(len(came_from), wrong, _trace(model, came_from, known))
             waiting.append(known)

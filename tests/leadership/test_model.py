@@ -12,6 +12,7 @@ STALE = "stale read"
 LOST = "lost acknowledgement"
 BRIEF = Bounds(leases=(1, 1), attempts=2, epochs=2, appends=0)
 SMALL = Bounds(leases=(1, 1), attempts=2, epochs=2, appends=1)
+TWICE = Bounds(leases=(1, 1), attempts=2, epochs=2, appends=2)
 UNLIKE = Bounds(leases=(2, 1), attempts=2, epochs=2, appends=0)
 REMOVED = Bounds(leases=(1, 1), attempts=2, epochs=3, appends=1, removals=1)
 THRICE = Bounds(leases=(1, 1), attempts=3, epochs=3, appends=0)
@@ -27,6 +28,7 @@ NEEDED: dict[str, tuple[Bounds, str | tuple[str, ...]]] = {
     "lists_in_its_epoch": (SMALL, (STALE, LOST)),
     "answers_under_the_lease": (BRIEF, TWO_LEADERS),
     "leads_as_the_incarnation_named": (BRIEF, TWO_LEADERS),
+    "confirms_reads_with_later_appends": (TWICE, STALE),
     "resigning_ends_the_lease": (BRIEF, TWO_LEADERS),
     "resigns_in_its_epoch": (THRICE, TWO_LEADERS),
     "resigns_one_attempt": (THRICE, TWO_LEADERS),

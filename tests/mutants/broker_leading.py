@@ -327,28 +327,6 @@ BROKER_LEADING_MUTANTS: Final[tuple[Mutant, ...]] = (
         by_test(_LEASES, "test_a_worker_is_welcomed_if_the_log_accepts_its_session"),
     ),
     Mutant(
-        "a-leader-without-a-lease-takes-tasks",
-        "nothing is taken for a worker while the lease does not hold",
-        "broker/leading/dispatching.py",
-        "        if not self._may_grant():\n            self._wake_in",
-        "        if False:\n            self._wake_in",
-        by_test(
-            _LEASES,
-            "test_a_leader_whose_lease_has_expired_grants_nothing_until_it_is_renewed",
-        ),
-    ),
-    Mutant(
-        "a-leader-without-a-lease-sends-tasks",
-        "nothing is sent to a worker while the lease does not hold",
-        "broker/leading/dispatching.py",
-        " or unreached or not self._may_grant():",
-        " or unreached:",
-        by_test(
-            _LEASES,
-            "test_an_assigned_task_is_not_sent_if_the_lease_expires_meanwhile",
-        ),
-    ),
-    Mutant(
         "commands-need-the-lease",
         "commands are accepted while the metadata store is away",
         "broker/service.py",
@@ -369,24 +347,13 @@ BROKER_LEADING_MUTANTS: Final[tuple[Mutant, ...]] = (
     ),
     Mutant(
         "a-leader-without-a-lease-answers",
-        "what is in memory is answered only while the lease holds",
+        "what is in memory is answered only with a lease, or if the log confirms it",
         "broker/service.py",
-        "        if not self.replica.may_answer():\n            raise NotLeader(LEASE_OVER)\n",
-        "",
+        "        self.read(lambda rows: None)\n        return term\n",
+        "        return term\n",
         by_test(
             _LEASES,
-            "test_a_leader_whose_lease_has_expired_grants_nothing_until_it_is_renewed",
-        ),
-    ),
-    Mutant(
-        "who-waits-at-a-deposed-leader-waits-for-ever",
-        "waiting callers get an error when the lease has expired",
-        "broker/leading/housekeeping.py",
-        "            term.deny(NotLeader(LEASE_OVER))\n",
-        "            pass\n",
-        by_test(
-            _LEASES,
-            "test_no_task_runs_twice_when_a_leader_loses_only_its_metadata_store",
+            "test_a_leader_whose_lease_has_expired_answers_from_memory_only_what_is_confirmed",
         ),
     ),
     Mutant(

@@ -7,6 +7,8 @@ from tests.mutants.mutant import Mutant, by_test
 _APPLIER: Final = "engine/replica/applier.py"
 _FOLLOWING: Final = "engine/replica/following.py"
 _READING: Final = "engine/replica/reading.py"
+_CONFIRMED: Final = "engine/replica/confirmed_reads.py"
+_CONFIRMED_TESTS: Final = "engine/replica/test_confirmed_reads.py"
 _LEADING: Final = "engine/replica/leading.py"
 _REPLICA: Final = "engine/replica/replica.py"
 _SESSIONS: Final = "engine/replica/sessions.py"
@@ -152,15 +154,50 @@ REPLICA_MUTANTS: Final = (
     ),
     Mutant(
         "reads-without-a-lease",
-        "design 4.4: a leader serves a read only while its lease holds",
-        "engine/replica/reading.py",
-        "            if not await holding.until_holds():",
-        "            if not await holding.until_holds():\n"
-        "                return look(self._rows)\n"
-        "            if not holding.holds():",
+        "a leader without a lease answers a read only if the log confirms it",
+        _CONFIRMED,
+        "            if term.taken_batch < batch:\n",
+        "            if False:\n",
         by_test(
-            _REPLICA_TESTS,
-            "test_a_leader_whose_store_is_gone_is_replaced_and_answers_no_more_reads",
+            _CONFIRMED_TESTS,
+            "test_a_deposed_leader_answers_no_read_though_it_has_lost_only_the_store",
+        ),
+    ),
+    Mutant(
+        "an-entry-sent-before-the-read-confirms-it",
+        "only an entry that is sent after a read confirms it",
+        _CONFIRMED,
+        "            self._read[term] = term.next_batch\n",
+        "            self._read[term] = term.next_batch - 1\n",
+        by_test(_CONFIRMED_TESTS, "test_a_read_waits_for_an_entry_that_is_sent_after_it"),
+    ),
+    Mutant(
+        "a-confirmation-shares-an-entry-that-is-under-way",
+        "only an entry that is sent after a read confirms it",
+        _LEADING,
+        "        self._confirmation = None\n        bodies",
+        "        bodies",
+        by_test(_CONFIRMED_TESTS, "test_two_reads_one_after_the_other_take_two_entries"),
+    ),
+    Mutant(
+        "a-task-reads-on-after-its-block",
+        "what was started in a block reads nothing without a lease after its end",
+        _CONFIRMED,
+        "        self._ended = True\n        assert",
+        "        assert",
+        by_test(
+            _CONFIRMED_TESTS, "test_a_task_that_outlives_its_block_reads_nothing_without_a_lease"
+        ),
+    ),
+    Mutant(
+        "a-block-that-has-written-is-said-to-have-done-nothing",
+        "a call that may have changed something is never told that it did not",
+        _LEADING,
+        "        note_write()\n",
+        "",
+        by_test(
+            _CONFIRMED_TESTS,
+            "test_a_block_that_has_written_is_never_said_to_have_done_nothing",
         ),
     ),
     Mutant(

@@ -10,6 +10,7 @@ from collections.abc import Callable
 from typing import Final, NamedTuple
 
 from engine.errors import Unavailable
+from engine.replica import ConfirmedReads
 from engine.replica.replica import Replica
 from engine.state.contract import Snapshot
 from engine.state.stored import StoredState
@@ -214,7 +215,9 @@ class HerdNode(ReplicaNode):
             table = space.catalog.table("lists")
         except Error as error:
             raise Unavailable(f"{self.name}: {error}") from error
-        return await play(space, table, plan, name, self._pause, identity)
+        # As for a client's call: no lease is needed if the log confirms what was read.
+        async with ConfirmedReads():
+            return await play(space, table, plan, name, self._pause, identity)
 
     async def outcome(self, identity: bytes) -> bool:
         """What became of a transaction. Raises `Unavailable`: ask again."""

@@ -6,15 +6,20 @@ Invariants:
 """
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from random import Random
+from typing import TypeVar
 
 from broker.machine import BrokerMachine
 from broker.memory import MemoryReplica, SteppedClock
 from broker.service import Broker
 from broker.settings import BrokerSettings
+from engine.errors import NotLeader
+from engine.replica import ReadRows
 from engine.replica.leading import Waiter
+
+T = TypeVar("T")
 
 
 class HeldReplica(MemoryReplica):
@@ -43,6 +48,12 @@ class HeldReplica(MemoryReplica):
     def may_answer(self) -> bool:
         """Whether its lease holds, as the test has it."""
         return self.leased and super().may_answer()
+
+    def read_now(self, look: Callable[[ReadRows], T]) -> T:
+        """As a replica whose log confirms no reads."""
+        if not self.leased:
+            raise NotLeader("its lease has run out")
+        return super().read_now(look)
 
     def propose_for(self, command: bytes, waiter: Waiter, level: int = 1) -> None:
         """Keep it, while the log is held."""

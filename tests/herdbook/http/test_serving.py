@@ -94,7 +94,7 @@ def test_a_stores_own_users_are_asked_for_over_tls_and_nobody_else_is_let_in(
         httpx.Client(verify=trusting, base_url=url) as client,
     ):
         assert url.startswith("https://127.0.0.1:")
-        assert client.get("/health/ready").json() == {"ready": True, "why": ""}
+        assert client.get("/health/ready").json() == {"ready": True, "degraded": False, "why": ""}
         assert client.get(f"{API}/me").status_code == 401
         assert client.get(f"{API}/me", auth=("elsa", "wrong")).status_code == 401
         assert client.get(f"{API}/me", auth=("elsa", "elsa-moo-99")).json()["admin"] is True
