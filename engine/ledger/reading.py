@@ -10,12 +10,27 @@ Invariants:
 import asyncio
 from collections import deque
 from collections.abc import Sequence
+from typing import Final
 
 from engine.errors import BookieUnavailable, CannotRead, DeadlineExceeded, NoSuchEntry
 from engine.ledger.context import LedgerContext
 from engine.metadata.ledgers import LedgerMetadata
 from engine.run import Entry, Run
 from engine.transport.contract import ReadReply, ReadRequest, Status
+
+_AWAY_S: Final = 1.0
+"""So long a read waits for the first replica that answers at all.
+
+After the metadata store was away for longer than sessions last, no bookie is registered for a
+moment.
+"""
+
+
+class _NobodyAnswers(Exception):
+    """No replica answered, whatever it has."""
+
+    def __init__(self, unreadable: CannotRead) -> None:
+        self.unreadable = unreadable
 
 
 class ReplicaReader:
@@ -39,13 +54,34 @@ class ReplicaReader:
         Raises `NoSuchEntry` where so many replicas lack entry `first` (None: all) and the others
         do not answer, `CannotRead`, `DeadlineExceeded` about it.
         """
+        loop = asyncio.get_running_loop()
+        until_s = loop.time() + _AWAY_S
+        pause_s = _AWAY_S / 32
+        while True:
+            try:
+                return await self._fetch(metadata, first, last, max_bytes, negatives)
+            except _NobodyAnswers as error:
+                if loop.time() >= until_s:
+                    raise error.unreadable from error.unreadable.__cause__
+            await asyncio.sleep(pause_s)
+            pause_s *= 2
+
+    async def _fetch(
+        self,
+        metadata: LedgerMetadata,
+        first: int,
+        last: int,
+        max_bytes: int | None,
+        negatives: int | None,
+    ) -> list[Entry]:
+        """Ask each replica once. Raises as `fetch`, and `_NobodyAnswers`."""
         enough = metadata.write_quorum if negatives is None else negatives
         replicas, last = self._replicas(metadata, first, last)
         settings = self._context.settings
         wanted_bytes = settings.read_bytes_max if max_bytes is None else max_bytes
         request = ReadRequest(self._ledger_id, first, last, wanted_bytes)
         answers = _Answers(self._context, request, settings.read_timeout_ms)
-        absent = 0
+        absent, answered = 0, False
         unreadable: list[str] = []
         measures, clock = self._context.measures, self._context.clock
         begun_s = clock.monotonic()
@@ -65,6 +101,7 @@ class ReplicaReader:
                     absent += 1
                 else:
                     unreadable.append(reply.bookie_id)
+                answered = answered or reply.status is not Status.UNAVAILABLE
                 self._preferred += 1
         except DeadlineExceeded:
             if absent < enough:
@@ -73,7 +110,9 @@ class ReplicaReader:
             answers.cancel()
         if absent >= enough:
             raise NoSuchEntry(f"ledger {self._ledger_id}: no replica holds entry {first}")
-        raise self._unreadable(first, unreadable) from self._context.troubles.of(unreadable)
+        failure = self._unreadable(first, unreadable)
+        failure.__cause__ = self._context.troubles.of(unreadable)
+        raise failure if answered else _NobodyAnswers(failure)
 
     def _unreadable(self, first: int, unreadable: Sequence[str]) -> CannotRead:
         return CannotRead(

@@ -53,6 +53,27 @@ async def test_a_read_past_the_end_is_refused_at_once() -> None:
             reader.read(first, last)
 
 
+def test_a_read_waits_a_moment_for_the_first_bookie_that_is_there_again() -> None:
+    async def script() -> None:
+        cluster = await Cluster.of(3)
+        writer = await written(cluster, 1)
+        reader = await cluster.client().open_ledger(writer.ledger_id)
+        for bookie in cluster.bookies:
+            bookie.down = True
+        reading = asyncio.create_task(read_all(reader))
+        await elapse(0.5)
+        assert not reading.done()
+        cluster.bookies[1].down = False
+        assert await reading == [b"entry 0"]
+        cluster.bookies[1].down = True
+        began_s = asyncio.get_running_loop().time()
+        with pytest.raises(CannotRead):
+            await read_all(await cluster.client().open_ledger(writer.ledger_id))
+        assert asyncio.get_running_loop().time() - began_s <= 3.0
+
+    virtually(script())
+
+
 async def test_a_corrupt_copy_is_never_served_and_another_replica_is() -> None:
     cluster = await Cluster.of(3)
     writer = await written(cluster, 5)
