@@ -58,6 +58,13 @@ PARTS: tuple[Part, ...] = (
         lines=10,
     ),
     Part(
+        "zookeeper-away",
+        "ZooKeeper stands still for a minute while tables, objects and tasks are used",
+        ("-m", "pytest", "-q", "-s", "tests/operate/test_zookeeper_away.py"),
+        lines=2,
+        environment=(("HERDBOOK_ZOOKEEPER_AWAY_S", "60"),),
+    ),
+    Part(
         "attacks",
         "A hundred thousand hostile statements, none past its limits",
         ("-m", "tests.attack.hostile", "--count", "100000", "--seed", "100"),
