@@ -302,12 +302,14 @@ async def test_calls_of_one_user_keep_out_neither_other_users_nor_the_cluster() 
         aio.insecure_channel(address) as channel,
         aio.insecure_channel(address) as other,
     ):
-        begun: Any = [channel.stream_stream(method) for method in (INFO, APPEND, REFLECT)]
+        begun: Any = [
+            channel.stream_stream(method, None, None) for method in (INFO, APPEND, REFLECT)
+        ]
         calls = [begun[number % 3](metadata=bob) for number in range(40)]
         codes = {asyncio.ensure_future(call.code()) for call in calls}
         await until(lambda: sum(code.done() for code in codes) == 25)
         assert {code.result() for code in codes if code.done()} == {StatusCode.RESOURCE_EXHAUSTED}
-        ask: Any = other.unary_unary(INFO)
+        ask: Any = other.unary_unary(INFO, None, None)
         for known in (eve, [(SECRET_METADATA, SECRET)]):
             assert await ask(b"", metadata=known) == b""
         with pytest.raises(aio.AioRpcError, match="too many calls of bob"):
@@ -355,7 +357,7 @@ async def test_a_users_call_whose_request_does_not_come_is_ended(
 ) -> None:
     monkeypatch.setattr("engine.transport.grpc_security._REQUEST_S", 0.05)
     async with served_to("bob") as address, aio.insecure_channel(address) as channel:
-        begun: Any = channel.stream_stream(INFO)
+        begun: Any = channel.stream_stream(INFO, None, None)
         bob = [("authorization", "Bearer token-bob")]
         assert await begun(metadata=bob).code() is StatusCode.DEADLINE_EXCEEDED
         empty = begun(metadata=bob)

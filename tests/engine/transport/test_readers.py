@@ -22,7 +22,7 @@ from engine.metadata.bookies import Bookies, Registration
 from engine.metadata.memory import MemoryTree
 from engine.ports.clock import SystemClock
 from engine.transport import server_connection
-from engine.transport.contract import Bookie, LedgerFacts, ReadRequest, Status
+from engine.transport.contract import Bookie, LedgerFacts, ReadReply, ReadRequest, Status
 from engine.transport.framed_client import ClientConnection
 from engine.transport.framed_server import FramedServer
 from engine.transport.framed_settings import FramedSettings
@@ -357,24 +357,28 @@ async def test_calls_of_one_reader_over_many_connections_leave_room_for_others()
         await until(lambda: server.readers.held == 0)
 
 
-async def test_reads_of_one_reader_over_grpc_count_as_those_of_one_connection() -> None:
+async def test_reads_of_one_reader_over_grpc_count_as_those_of_one_connection(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    running, go_on, read_now = [], asyncio.Event(), Shelf.read
+
+    async def slowly(shelf: Shelf, request: ReadRequest) -> ReadReply:
+        running.append(request)
+        await go_on.wait()
+        return await read_now(shelf, request)
+
+    monkeypatch.setattr(Shelf, "read", slowly)
+    most = GrpcSettings().connection_read_bytes_max // ENTRY_BYTES_MAX
     async with wired() as made:
-        await large_entry(made)
-        asked = bookie_pb2.ReadRequest(bookie_id="a", ledger_id=SHOP, first=1, last=1)
-        known = [("authorization", f"Bearer {token()}")]
-        most = GrpcSettings().connection_read_bytes_max
-        options = [("grpc.use_local_subchannel_pool", 1)]
-        channels = [aio.insecure_channel(f"127.0.0.1:{made.grpc.port}", options) for _ in range(4)]
-        calls = []
-        for channel in channels:
-            ask: Any = channel.unary_stream("/herdbook.v1.Bookie/Read", None, None)
-            calls += [ask(asked.SerializeToString(), metadata=known) for _ in range(12)]
-        await until(lambda: made.grpc.calls.held_bytes > most // 2)
-        bookie = await made.over_grpc(NODE)
-        for _ in range(3):
-            assert (await bookie.read(read(SHOP))).status is Status.OK
-            assert made.grpc.calls.held_bytes <= most
-        for call in calls:
-            call.cancel()
-        for channel in channels:
-            await channel.close(None)
+        bookies = [await made.over_grpc(reader(token())) for _ in range(3 * most)]
+        asked = [asyncio.ensure_future(bookie.read(read(SHOP))) for bookie in bookies]
+        await until(lambda: len(running) == most)
+        for bookie in bookies:
+            # It is answered only after the read had its chance to begin.
+            await bookie.info()
+        assert len(running) == most
+        node = await made.over_grpc(NODE)
+        asked.append(asyncio.ensure_future(node.read(read(SHOP))))
+        await until(lambda: len(running) > most)
+        go_on.set()
+        assert {(await each).status for each in asked} == {Status.OK}
