@@ -10,7 +10,8 @@ Invariants:
   health check is answered, and such checks are few at once and end soon, whatever their callers do.
 - One address has a quarter of the calls of strangers: it keeps no other one from logging in.
 - One user has a quarter of the calls that users may make at once, from the headers of a call on.
-  All users together leave a sixteenth of a server's calls to parts of the cluster.
+  All users together leave a sixteenth of a server's calls to parts of the cluster. Of replies that
+  wait to be taken, one user has a quarter of the room, too.
 - Secrets are compared in constant time.
 - Before a call is answered it is known who makes it (`CALLER`). Nobody is, whom no gate has seen.
 """
@@ -28,6 +29,7 @@ from engine.access.audit import host_of
 from engine.access.door import BY_ANYBODY, BY_SECRET, CALLER, Caller, Door
 from engine.access.shares import Shares
 from engine.errors import AccessRefused, EngineError, InvalidRequest
+from engine.limits import MIB
 from engine.transport.address import is_loopback, network_of, parse_host_port
 from engine.transport.grpc_settings import GrpcSettings
 from engine.transport.listening import share_of
@@ -46,6 +48,8 @@ _OPEN: Final = frozenset({_LOGIN_METHOD, _OPEN_METHOD})
 _OPEN_CALL_S: Final = 5.0
 _REQUEST_S: Final = 30.0
 """So long the request of a user's call may take to come."""
+_REPLIES_BYTES_MAX: Final = 256 * MIB
+"""What replies to calls with one reply may hold until they are taken."""
 _LEFT_TO_PARTS: Final = 16
 """Users leave one call in so many to parts of the cluster."""
 
@@ -265,6 +269,7 @@ class UserCalls:
 
     def __init__(self, calls_max: int) -> None:
         self._shares = Shares(max(1, calls_max - calls_max // _LEFT_TO_PARTS))
+        self._replies = Shares(_REPLIES_BYTES_MAX)
 
     def handler(self, asked: Any, user: str) -> Any:
         """The handler of one call of a user's, behind the bounds."""
@@ -280,7 +285,7 @@ class UserCalls:
                     await _stream(asked.stream_stream or asked.unary_stream, said, context)
                 else:
                     act = asked.stream_unary or asked.unary_unary
-                    await context.write(await act(said, context))
+                    await self._reply(user, context, await act(said, context))
             finally:
                 self._shares.give_back(user)
 
@@ -288,6 +293,19 @@ class UserCalls:
         return grpc.stream_stream_rpc_method_handler(
             answer, asked.request_deserializer, asked.response_serializer
         )
+
+    async def _reply(self, user: str, context: Any, reply: Any) -> None:
+        """Send the one reply of a call, which is held until the other side takes it."""
+        import grpc
+
+        size_bytes = len(reply) if isinstance(reply, bytes) else 0
+        if not self._replies.take(user, size_bytes):
+            text = f"{user} does not take the replies that are there"
+            await context.abort(grpc.StatusCode.RESOURCE_EXHAUSTED, text)
+        try:
+            await context.write(reply)
+        finally:
+            self._replies.give_back(user, size_bytes)
 
 
 async def _request_of(context: Any) -> Any:

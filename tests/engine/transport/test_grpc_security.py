@@ -8,6 +8,7 @@ from contextlib import ExitStack, asynccontextmanager
 from pathlib import Path
 from typing import Any
 
+import grpc
 import pytest
 from grpc import StatusCode, aio
 from grpc_health.v1 import health_pb2, health_pb2_grpc
@@ -20,7 +21,12 @@ from engine.ports.clock import SystemClock
 from engine.transport.contract import Bookie, Status
 from engine.transport.grpc_generated import bookie_pb2
 from engine.transport.grpc_listener import GrpcListener
-from engine.transport.grpc_security import SECRET_METADATA, Strangers, channel_credentials
+from engine.transport.grpc_security import (
+    SECRET_METADATA,
+    Strangers,
+    UserCalls,
+    channel_credentials,
+)
 from engine.transport.grpc_server import GrpcServer
 from engine.transport.grpc_service import BookieCalls
 from engine.transport.grpc_settings import GrpcSettings
@@ -340,6 +346,55 @@ async def served_to(*names: str) -> AsyncIterator[str]:
         yield f"127.0.0.1:{listener.port}"
     finally:
         await listener.close(0)
+
+
+class Untaken:
+    """A call whose client takes no reply; what it is told when it is refused."""
+
+    def __init__(self) -> None:
+        self.written = asyncio.Event()
+        self.refused: StatusCode | None = None
+
+    async def read(self) -> bytes:
+        return b""
+
+    async def write(self, reply: bytes) -> None:
+        self.written.set()
+        await asyncio.Event().wait()
+
+    async def abort(self, code: StatusCode, text: str) -> None:
+        self.refused = code
+        raise aio.AbortError(text)
+
+
+async def test_replies_that_one_user_does_not_take_have_a_quarter_of_the_room(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("engine.transport.grpc_security._REPLIES_BYTES_MAX", 80)
+
+    async def reply(request: bytes, context: Any) -> bytes:
+        return bytes(10)
+
+    shared = UserCalls(64)
+
+    def begin(name: str) -> tuple[Untaken, "asyncio.Task[None]"]:
+        handler: Any = shared.handler(grpc.unary_unary_rpc_method_handler(reply), name)
+        call = Untaken()
+        return call, asyncio.create_task(handler.stream_stream(None, call))
+
+    bobs = [begin("bob") for _ in range(3)]
+    for call, _ in bobs[:2]:
+        await call.written.wait()
+    refused, ended = bobs[2]
+    with pytest.raises(aio.AbortError):
+        await ended
+    assert refused.refused is StatusCode.RESOURCE_EXHAUSTED
+    eve, _ = begin("eve")
+    await eve.written.wait()
+    bobs[0][1].cancel()
+    await asyncio.wait([bobs[0][1]])
+    again, _ = begin("bob")
+    await again.written.wait()
 
 
 async def answered(ask: Any, known: Any) -> bool:
