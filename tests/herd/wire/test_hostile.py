@@ -17,6 +17,7 @@ from engine.transport.frames import (
     encode_greeting,
     frame_header,
 )
+from engine.transport.security import Security
 from herd.errors import InterfaceError, TooLarge
 from herd.store import AsyncHerd
 from herd.wire import messages
@@ -25,6 +26,7 @@ from herd.wire.framed_client import dial_sessions
 from herd.wire.framing import CALL, HERD, MORE
 from herd.wire.messages import Failed, Open, Opened, decode_answer, encode
 from herd.wire.settings import WireSettings
+from tests.engine.access.known_users import SECRET, KnownUsers, door_of, user
 from tests.herd.wire.test_route import reaching, serving
 from tests.herd.wire.wiring import embedded
 
@@ -60,9 +62,9 @@ class Stranger:
             self._heard += self._frames.feed(data)
         return self._heard.pop(0)
 
-    async def greet(self) -> None:
+    async def greet(self, **more: Any) -> None:
         """Be welcome."""
-        self.say(Kind.HELLO, encode_greeting({HERD: [1, 0]}))
+        self.say(Kind.HELLO, encode_greeting({HERD: [1, 0], **more}))
         welcome = await self.hear()
         assert welcome is not None and welcome.kind == Kind.WELCOME
 
@@ -338,6 +340,49 @@ async def test_who_takes_no_answers_is_not_read_from(tmp_path: Path) -> None:
             assert frame is not None
             heard += frame.target != MORE
         await stranger.leave()
+
+
+async def test_answers_that_a_user_does_not_take_count_over_all_connections(
+    tmp_path: Path,
+) -> None:
+    small = WireSettings(results_bytes_max=12_000_000)
+    ann = user("ann", ("tablespace", "default", "read"))
+    door, security = door_of(KnownUsers(ann)), Security(secret=SECRET)
+    async with (
+        embedded(tmp_path) as herd,
+        serving(herd, small, security, door) as one,
+        reaching(herd, [one.address], small, security) as node,
+    ):
+        table = await herd.create_table("big", *_BIG)
+        await table.put({"id": 1, "data": b"x" * 500_000})
+        get = encode(messages.Get("default", "big", [1]))
+        strangers = [await Stranger.come(one.address) for _ in range(4)]
+        for each in strangers:
+            await each.greet(token="token-ann")
+            each.writer.transport.pause_reading()  # type: ignore[attr-defined]
+            for request in range(1, 101):
+                each.say(CALL, get, request)
+        session = await node.session()
+        while one.server.answers.held < 2_500_000 or any(
+            each._tasks for each in one.server.connections
+        ):
+            # Parts of the cluster are answered all the while.
+            assert (await session.execute("SELECT id FROM big WHERE id = 1")).rows == [(1,)]
+        assert sum(each.wire.queued_bytes for each in one.server.connections) < 4_000_000
+        refused = 0
+        for each in strangers:
+            each.writer.transport.resume_reading()  # type: ignore[attr-defined]
+            heard = 0
+            while heard < 100:
+                frame = await each.hear()
+                assert frame is not None
+                heard += frame.target != MORE
+                refused += b"wait to be taken" in frame.head
+        assert refused
+        await session.close()
+        for each in strangers:
+            await each.leave()
+        assert one.server.answers.held == 0
 
 
 def _big() -> tuple[Any, list[str]]:
