@@ -18,7 +18,7 @@ from functools import partial
 from typing import Any, Final
 
 from engine.access.door import Door
-from engine.access.shares import Shares
+from engine.access.shares import PARTS, Shares
 from engine.errors import EngineError, FormatTooNew, FrameInvalid
 from engine.transport.frames import ErrorCode, Frame, Kind, encode_error
 from engine.transport.security import NO_SECURITY, Security
@@ -36,6 +36,8 @@ _PART_BYTES_MIN: Final = 1_024
 _SMALL_BYTES: Final = 1_024
 """Calls up to this size are always accepted, because commits, cancels and closes are small."""
 _SHARE: Final = 2
+_CONNECTIONS_FULL: Final = 8
+"""One user may have as many calls running as so many connections may."""
 """A user may have this fraction (one in ...) of the bytes of all calls."""
 
 
@@ -59,6 +61,8 @@ class SessionServer(ConnectionServer["SessionConnection"]):
         self.calls_bytes = 0
         """The size of all calls that arrive or are in progress."""
         self._calls_of: Counter[str] = Counter()
+        self.running = Shares(PARTS * _CONNECTIONS_FULL * self.settings.calls_max)
+        """Calls of users that are under way."""
         self.answers = Shares(self.settings.results_bytes_max)
         """What users were answered and have not taken yet."""
         super().__init__(
@@ -231,17 +235,27 @@ class SessionConnection(ServedCalls):
     def _answer_later(
         self, request: int, work: Coroutine[Any, Any, bytes], size_bytes: int
     ) -> None:
+        user = self._user
+        if user and not self._server.running.has_room(user):
+            work.close()
+            error = TooLarge("too many calls of this user run at once", hint="wait for answers")
+            self._send(request, encode(failed(error)))
+            return
         try:
             task = self._begin(request, self._answer(request, work))
         except FrameInvalid:
             work.close()
             raise
-        self._server.count(size_bytes, self._user)
+        if user:
+            self._server.running.take(user)
+        self._server.count(size_bytes, user)
 
         def end(_: "asyncio.Task[None]") -> None:
             # A task that is cancelled before it has begun would never run this.
             work.close()
-            self._server.count(-size_bytes, self._user)
+            self._server.count(-size_bytes, user)
+            if user:
+                self._server.running.give_back(user)
             self._go_on_with_calls()
 
         task.add_done_callback(end)

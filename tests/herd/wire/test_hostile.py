@@ -385,6 +385,45 @@ async def test_answers_that_a_user_does_not_take_count_over_all_connections(
         assert one.server.answers.held == 0
 
 
+async def test_calls_of_a_user_that_wait_count_over_all_connections(tmp_path: Path) -> None:
+    small = WireSettings(calls_max=8)
+    ann = user("ann", ("tablespace", "default", "write"))
+    door, security = door_of(KnownUsers(ann)), Security(secret=SECRET)
+    async with (
+        embedded(tmp_path) as herd,
+        serving(herd, small, security, door) as one,
+        reaching(herd, [one.address], small, security) as node,
+    ):
+        session = await node.session()
+        await session.execute("CREATE TABLE cow (id INT PRIMARY KEY, n INT)")
+        await session.execute("INSERT INTO cow VALUES (1, 0)")
+        await session.begin()
+        await session.execute("UPDATE cow SET n = 1 WHERE id = 1")
+        strangers = [await Stranger.come(one.address) for _ in range(9)]
+        sessions = []
+        for each in strangers:
+            await each.greet(token="token-ann")
+            sessions.append(await each.ask(Open("default", messages.AUTOCOMMIT)))
+        text = "UPDATE cow SET n = 2 WHERE id = 1"
+        for number, (each, opened) in enumerate(zip(strangers, sessions, strict=True)):
+            while one.server.running.held < 8 * number:
+                await asyncio.sleep(0)
+            update = encode(messages.Execute(opened.session, messages.AUTOCOMMIT, text))
+            for request in range(2, 10):
+                each.say(CALL, update, request)
+        # Eight connections are full, and what comes over the ninth is too much beside them.
+        for _ in range(8):
+            told = await strangers[-1].hear()
+            assert told is not None
+            failure = decode_answer(told.head)
+            assert isinstance(failure, Failed) and "too many calls" in failure.message
+        assert one.server.running.held == 64
+        await session.commit()
+        for each in strangers:
+            await each.leave()
+        await session.close()
+
+
 def _big() -> tuple[Any, list[str]]:
     from herd.types import BIGINT, ColumnType, Kind
 
