@@ -2,12 +2,14 @@
 
 import asyncio
 import struct
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import msgspec
 import pytest
 
+from engine.access.shares import Shares
 from engine.ports.clock import SystemClock
 from engine.transport.frames import (
     Frame,
@@ -27,6 +29,7 @@ from herd.wire.framing import CALL, HERD, MORE
 from herd.wire.messages import Failed, Open, Opened, decode_answer, encode
 from herd.wire.settings import WireSettings
 from tests.engine.access.known_users import SECRET, KnownUsers, door_of, user
+from tests.engine.transport.grpc_wiring import until
 from tests.herd.wire.test_route import reaching, serving
 from tests.herd.wire.wiring import embedded
 
@@ -406,8 +409,7 @@ async def test_calls_of_a_user_that_wait_count_over_all_connections(tmp_path: Pa
             sessions.append(await each.ask(Open("default", messages.AUTOCOMMIT)))
         text = "UPDATE cow SET n = 2 WHERE id = 1"
         for number, (each, opened) in enumerate(zip(strangers, sessions, strict=True)):
-            while one.server.running.held < 8 * number:
-                await asyncio.sleep(0)
+            await until(partial(is_held, one.server.running, 8 * number))
             update = encode(messages.Execute(opened.session, messages.AUTOCOMMIT, text))
             for request in range(2, 10):
                 each.say(CALL, update, request)
@@ -422,6 +424,11 @@ async def test_calls_of_a_user_that_wait_count_over_all_connections(tmp_path: Pa
         for each in strangers:
             await each.leave()
         await session.close()
+
+
+def is_held(shares: Shares, count: int) -> bool:
+    """Whether so much is held."""
+    return shares.held >= count
 
 
 def _big() -> tuple[Any, list[str]]:
