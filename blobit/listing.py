@@ -14,7 +14,7 @@ import msgspec
 
 from blobit.bucket_core import BucketCore
 from blobit.errors import InvalidName, RangeInvalid
-from blobit.naming import after_prefix, listing_token, parse_token
+from blobit.naming import OBJECT_NAME_BYTES_MAX, after_prefix, listing_token, parse_token
 from blobit.rows import PAGE_ROWS, told
 from blobit.tables import LedgerState, ObjectInfo, Usage
 from herd.errors import Error
@@ -46,6 +46,8 @@ async def list_objects(
     first: str | None = prefix
     if token:
         first = parse_token(token, core.bucket_id, prefix, delimiter)
+    if not _may_begin_names(prefix):
+        first = None
     page = _Page(core, prefix, delimiter, limit)
     while first is not None and not page.full:
         first = await page.add_from(first)
@@ -56,7 +58,7 @@ async def list_objects(
 async def scan_objects(core: BucketCore, prefix: str) -> AsyncIterator[ObjectInfo]:
     """All objects whose names begin so, page by page. Raises `MetadataUnavailable`."""
     _check_text(prefix)
-    first: str | None = prefix
+    first: str | None = prefix if _may_begin_names(prefix) else None
     while first is not None:
         page = _Page(core, prefix, "", _SCAN_ROWS)
         first = await page.add_from(first)
@@ -131,6 +133,11 @@ class _Page:
             return 0
         at = name.find(self._delimiter, len(self._prefix))
         return 0 if at < 0 else at + len(self._delimiter)
+
+
+def _may_begin_names(prefix: str) -> bool:
+    """Whether a name has room for it: no key of the tables has for more."""
+    return len(prefix.encode()) <= OBJECT_NAME_BYTES_MAX
 
 
 def _check_text(text: str) -> None:

@@ -5,7 +5,9 @@ tenants that they may read, and submits and changes those of tenants that they m
 
 Invariants:
 - What belongs to others is told as what there is not.
-- Where tasks run, and how long more than a month they are kept, administrators say.
+- Where tasks run, how long more than a month they are kept, how long more than a day a transaction
+  stays open, and which object a payload is, administrators say. An object may be another tenant's.
+- What a call asks for is counted before any of it is looked at.
 - A slot is one lock for all tenants: that it is busy they are told, not by whose task.
 - Settings, schedules, code, workers and roll-outs are administrators' business.
 """
@@ -16,7 +18,15 @@ from typing import Any, Final, TypeVar
 
 from broker.calls import Calls
 from broker.commands import Refusal, Spec
-from broker.errors import AccessDenied, BrokerError, SlotBusy, UnknownTask, UnknownTransaction
+from broker.errors import (
+    AccessDenied,
+    BrokerError,
+    SlotBusy,
+    TooLarge,
+    UnknownTask,
+    UnknownTransaction,
+)
+from broker.spec import DAY_MS, EDGES_MAX, TRANSACTION_TASKS_MAX
 from broker.task import HOUR_MS, Task
 from engine.access.principal import ALL, Principal
 
@@ -127,19 +137,40 @@ async def own_task(calls: Calls, who: Asking, task_id: int) -> Task:
     return task
 
 
-async def check_spec(calls: Calls, who: Asking, spec: Spec) -> None:
-    """Raise `AccessDenied` or `UnknownTask` where a task says what they may not say."""
+async def check_specs(calls: Calls, who: Asking, specs: Sequence[Spec]) -> None:
+    """Raise `AccessDenied` or `UnknownTask` where a task says what they may not say.
+
+    Raises `TooLarge` for more tasks, or more parents, than one who is no administrator may submit.
+    """
+    if not who.admin:
+        if len(specs) > TRANSACTION_TASKS_MAX:
+            raise TooLarge(f"{len(specs):,} tasks at once; {TRANSACTION_TASKS_MAX:,} fit")
+        if sum(len(spec.parents) for spec in specs) > EDGES_MAX:
+            raise TooLarge(f"a batch has at most {EDGES_MAX:,} parents in all")
+    for spec in specs:
+        await _check_spec(calls, who, spec)
+
+
+async def _check_spec(calls: Calls, who: Asking, spec: Spec) -> None:
     who.check_tenant(spec.tenant)
+    if spec.payload_object and not who.admin:
+        raise AccessDenied("which object a payload is, is for administrators to say")
     if who.everywhere:
         return
     if spec.fixed:
         raise AccessDenied("where tasks run, group and resources, is for administrators to say")
-    if spec.retention_ms > RETENTION_MS_MAX:
+    if max(spec.retention_ms, spec.dead_retention_ms) > RETENTION_MS_MAX:
         days = RETENTION_MS_MAX // (24 * HOUR_MS)
         raise AccessDenied(f"more than {days} days of retention are for administrators to give")
     for parent in spec.parents:
         if parent.task_id:
             await seen_task(calls, who, parent.task_id)
+
+
+def check_ttl(who: Asking, ttl_ms: int | None) -> None:
+    """Raise `AccessDenied` for a transaction that may stay open longer than theirs may."""
+    if ttl_ms is not None and ttl_ms > DAY_MS and not who.admin:
+        raise AccessDenied("more than a day for a transaction is for administrators to give")
 
 
 async def discreet(calls: Calls, who: Asking, answers: Sequence[A]) -> list[A]:

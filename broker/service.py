@@ -691,10 +691,10 @@ class Broker(RollingOut):
 
     async def ask(self, command: Command) -> bytes:
         """Propose a command and return its answer. Raises `InvalidTask` if it is malformed."""
-        encoded = encode(command)
         try:
+            encoded = encode(command)
             commands.decode_command(encoded)
-        except msgspec.MsgspecError as error:
+        except (msgspec.MsgspecError, OverflowError) as error:
             kind = type(command).__name__.lower()
             raise InvalidTask(f"invalid request ({kind}): {error}") from error
         level = commands.level_of(command)

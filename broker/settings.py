@@ -151,7 +151,7 @@ def decode_setting(kind: str, name: str, value: bytes) -> Setting:
         raise InvalidSetting(f"there is no setting {kind!r}; there are {', '.join(KINDS)}")
     try:
         setting: Setting = _DECODERS[kind].decode(value)
-    except msgspec.MsgspecError as error:
+    except (msgspec.MsgspecError, UnicodeDecodeError) as error:
         raise InvalidSetting(f"the {kind} of {name!r} cannot be set: {error}") from error
     check_setting(kind, name, setting)
     return setting

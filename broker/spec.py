@@ -30,12 +30,15 @@ OWNER_TRANSACTIONS_MAX: Final = TRANSACTIONS_MAX // 16
 NAME_LENGTH_MAX: Final = 200
 OBJECT_NAME_MAX: Final = 2_000
 PARENTS_MAX: Final = 1_000
+EDGES_MAX: Final = 1_000
+"""How many parents all tasks of a batch may have."""
 RESOURCES_MAX: Final = 64
 SETTING_BYTES_MAX: Final = 64 * 1024
 POOL_PART_BYTES_MAX: Final = 1024 * 1024
 POOL_PARTS_MAX: Final = 64
 HELD_MAX: Final = 100_000
 TIME_MAX_MS: Final = 2**60
+DAY_MS: Final = 86_400_000
 
 Id = Annotated[int, Meta(ge=0, le=ID_MAX)]
 Millis = Annotated[int, Meta(ge=0, le=TIME_MAX_MS)]

@@ -28,6 +28,7 @@ from broker.keys import (
     unpack_id,
 )
 from broker.rollout_commands import RESERVED
+from broker.spec import EDGES_MAX
 from broker.task import (
     INLINE_BYTES_MAX,
     Status,
@@ -37,7 +38,6 @@ from broker.task import (
     encode,
 )
 
-EDGES_MAX: Final = 1_000
 TRANSACTION_EDGES_MAX: Final = 10_000
 # Looking a member up in its enumeration costs more than most of what is done here with it.
 _PREPARED: Final = Status.PREPARED

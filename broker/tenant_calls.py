@@ -15,8 +15,9 @@ import msgspec
 from broker.access import (
     EVERY_TENANT,
     Asking,
-    check_spec,
+    check_specs,
     check_transaction,
+    check_ttl,
     discreet,
     own_task,
     seen_task,
@@ -25,7 +26,7 @@ from broker.answering import OF_A_TENANT, ResourceStatus
 from broker.calls import Calls
 from broker.commands import ITEMS_MAX, Answer, Refusal, Spec
 from broker.connection import Hello, WorkerLink
-from broker.errors import AccessDenied
+from broker.errors import AccessDenied, TooLarge
 from broker.reading import TaskFilter, TaskPage
 from broker.scheduling import Waiting
 from broker.task import Status, Task, Transaction
@@ -70,8 +71,7 @@ class TenantCalls:
         """See `Calls`."""
         who = self._who
         await check_transaction(self._calls, who, transaction)
-        for spec in specs:
-            await check_spec(self._calls, who, spec)
+        await check_specs(self._calls, who, specs)
         own = [msgspec.structs.replace(spec, submitter=who.name) for spec in specs]
         answers = await self._calls.submit(own, transaction=transaction, atomic=atomic)
         return await discreet(self._calls, who, answers)
@@ -79,6 +79,7 @@ class TenantCalls:
     async def begin(self, owner: str = "", ttl_ms: int | None = None) -> int:
         """See `Calls`."""
         self._who.check_acts()
+        check_ttl(self._who, ttl_ms)
         return await self._calls.begin(self._who.name, ttl_ms)
 
     async def commit(self, transaction: int) -> int:
@@ -153,6 +154,8 @@ class TenantCalls:
         return await self._calls.connect(hello)
 
     async def _check_own(self, task_ids: Sequence[int]) -> None:
+        if len(task_ids) > ITEMS_MAX:
+            raise TooLarge(f"{len(task_ids):,} tasks at once; {ITEMS_MAX:,} fit")
         for task_id in task_ids:
             await own_task(self._calls, self._who, task_id)
 

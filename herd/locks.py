@@ -7,13 +7,14 @@ Invariants:
 - Those who wait are served in their order; nobody passes a waiter, except who holds it already.
 - A wait that would close a circle of waits is refused at once: nobody waits for ever.
 - Who has ended holds nothing and waits for nothing.
+- To begin a wait and to end it costs the same however many wait for the same lock.
 - Short writes, which never wait, are one holder together: of each of their rows, and of their
   tables as long as one of them is under way. None begins where somebody waits for the table.
 """
 
 import asyncio
-from collections import deque
-from collections.abc import Hashable, Iterable, Iterator
+from collections import OrderedDict
+from collections.abc import Hashable, Iterable
 from typing import Final
 
 from herd.errors import Deadlock, LockTimeout, TransactionEnded
@@ -34,7 +35,7 @@ class Holder:
 
 
 class _Wait:
-    __slots__ = ("exclusive", "future", "granted", "holder", "lock")
+    __slots__ = ("exclusive", "future", "granted", "holder", "lock", "turn")
 
     def __init__(
         self, holder: Holder, exclusive: bool, lock: "_Lock", future: asyncio.Future[None]
@@ -44,17 +45,30 @@ class _Wait:
         self.lock = lock
         self.future = future
         self.granted = False
+        self.turn = 0
+        """Who has a lower one waits for the same lock before this one."""
 
 
 class _Lock:
     """Several holders, or somebody who waits."""
 
-    __slots__ = ("exclusive", "holders", "queue")
+    __slots__ = ("exclusive", "holders", "queue", "turn")
 
     def __init__(self) -> None:
         self.holders: set[Holder] = set()
         self.exclusive = False
-        self.queue: deque[_Wait] = deque()
+        self.queue: OrderedDict[_Wait, None] = OrderedDict()
+        self.turn = 0
+
+    def enqueue(self, wait: _Wait) -> None:
+        """Let somebody wait, who holds it before all that do not."""
+        self.turn += 1
+        self.queue[wait] = None
+        if wait.holder in self.holders:
+            wait.turn = -self.turn
+            self.queue.move_to_end(wait, last=False)
+        else:
+            wait.turn = self.turn
 
     def free_for(self, holder: Holder, exclusive: bool) -> bool:
         """Whether the holders there are let this one in."""
@@ -113,13 +127,10 @@ class LockTable:
         loop = asyncio.get_running_loop()
         future, began_s = loop.create_future(), loop.time()
         wait = _Wait(holder, exclusive, lock, future)
-        if holder in lock.holders:
-            lock.queue.appendleft(wait)
-        else:
-            lock.queue.append(wait)
+        lock.enqueue(wait)
         holder.waiting = wait
         try:
-            if self._circle(holder):
+            if _circle(wait):
                 raise Deadlock("transactions wait for each other's locks", hint="begin it again")
             async with asyncio.timeout(timeout_ms / 1000):
                 await future
@@ -132,8 +143,7 @@ class LockTable:
             holder.waited_s += loop.time() - began_s
             if holder.waiting is wait:
                 holder.waiting = None
-            if wait in lock.queue:
-                lock.queue.remove(wait)
+            lock.queue.pop(wait, None)
             self._serve(lock, key)
 
     def release(self, holder: Holder) -> None:
@@ -222,10 +232,10 @@ class LockTable:
 
     def _serve(self, lock: _Lock, key: Key) -> None:
         while lock.queue:
-            wait = lock.queue[0]
+            wait = next(iter(lock.queue))
             if not lock.free_for(wait.holder, wait.exclusive):
                 return
-            lock.queue.popleft()
+            del lock.queue[wait]
             if not wait.future.done():
                 self._take(lock, wait.holder, key, wait.exclusive)
                 wait.granted = True
@@ -235,32 +245,31 @@ class LockTable:
         if not lock.holders and self._held.get(key) is lock:
             del self._held[key]
 
-    def _circle(self, start: Holder) -> bool:
-        """Whether somebody that this one waits for waits for it."""
-        seen: set[Holder] = set()
-        ahead = list(_waited_for(start))
-        while ahead:
-            holder = ahead.pop()
-            if holder is start:
+
+def _circle(start: _Wait) -> bool:
+    """Whether somebody that this one waits for waits for it.
+
+    Who waits waits for the holders of its lock, and for those who wait for that lock before it. The
+    latter wait for nothing but the same, so that only holders lead on to other locks.
+    """
+    seen = {start.lock}
+    ahead = [start]
+    while ahead:
+        wait = ahead.pop()
+        lock = wait.lock
+        if wait is not start:
+            if start.holder in lock.holders:
                 return True
-            if holder not in seen:
-                seen.add(holder)
-                ahead += _waited_for(holder)
-        return False
-
-
-def _waited_for(holder: Holder) -> Iterator[Holder]:
-    """Who has the lock that it waits for, and who waits for it before."""
-    wait = holder.waiting
-    if wait is None or wait.future.done():
-        return
-    for other in wait.lock.holders:
-        if other is not holder:
-            yield other
-    for earlier in wait.lock.queue:
-        if earlier is wait:
-            return
-        yield earlier.holder
+            if lock is start.lock and start.turn < wait.turn:
+                return True
+            if lock in seen:
+                continue
+            seen.add(lock)
+        for holder in lock.holders:
+            other = holder.waiting
+            if other is not None and other is not start and not other.future.done():
+                ahead.append(other)
+    return False
 
 
 SCHEMA: Final = "schema"

@@ -93,7 +93,7 @@ class TaskApi:
             raise OutcomeUnknown(f"{self._client.base_url} broke off: {error}") from error
         try:
             told = msgspec.json.decode(reply.content)
-        except msgspec.MsgspecError as error:
+        except (msgspec.MsgspecError, UnicodeDecodeError) as error:
             text = f"{self._client.base_url} is no broker: its reply is no JSON"
             raise BrokerUnavailable(text) from error
         if reply.status_code >= 400:

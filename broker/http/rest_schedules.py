@@ -10,9 +10,8 @@ from broker.errors import UnknownSchedule
 from broker.http.desk import Desk
 from broker.http.routes import Ask, Route, Told
 from broker.http.shapes import Changed, ScheduleFacts, ScheduleShape, schedule_facts
-from broker.spec import Name
+from broker.spec import DAY_MS, Name
 
-DAY_MS: Final = 86_400_000
 _NAME: Final = {"name": Name}
 
 

@@ -11,7 +11,7 @@ from typing import Annotated, Any, Final
 import msgspec
 from msgspec import Meta
 
-from broker.access import Asking, check_spec, check_transaction, discreet, own_task, seen_task
+from broker.access import Asking, check_specs, check_transaction, discreet, own_task, seen_task
 from broker.commands import Answer, Refusal
 from broker.errors import InvalidTask, NotInState, WaitTimedOut
 from broker.http.desk import Desk
@@ -143,8 +143,8 @@ async def _submit(
             spec = shape.spec(now_ms, "" if shape.tenant else who.tenant, who.name)
         except InvalidTask as error:
             raise InvalidTask(f"tasks[{number}]: {error.message}") from error
-        await check_spec(desk.calls, who, spec)
         specs.append(spec)
+    await check_specs(desk.calls, who, specs)
     answers = await desk.calls.submit(specs, transaction=transaction, atomic=atomic)
     return await discreet(desk.calls, who, answers)
 

@@ -15,7 +15,7 @@ class Waits:
     """The waits of one term."""
 
     def __init__(self) -> None:
-        self._futures: dict[int, list[asyncio.Future[Task]]] = {}
+        self._futures: dict[int, dict[asyncio.Future[Task], None]] = {}
         self._over: BrokerError | None = None
 
     def __len__(self) -> int:
@@ -29,15 +29,14 @@ class Waits:
         if self._over is not None:
             raise self._over
         future: asyncio.Future[Task] = asyncio.get_running_loop().create_future()
-        futures = self._futures.setdefault(task_id, [])
-        futures.append(future)
+        futures = self._futures.setdefault(task_id, {})
+        futures[future] = None
         try:
             return await future
         finally:
-            if future in futures:
-                futures.remove(future)
-                if not futures and self._futures.get(task_id) is futures:
-                    del self._futures[task_id]
+            futures.pop(future, None)
+            if not futures and self._futures.get(task_id) is futures:
+                del self._futures[task_id]
 
     def ended(self, task: Task) -> None:
         """A task has ended: end the waits for it."""

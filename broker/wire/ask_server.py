@@ -4,25 +4,53 @@ Invariants:
 - Questions are taken once each, in the order in which they came. They are answered as soon as their
   answers are known, together with all other answers that wait to be sent.
 - The questions and bytes of a client that this side holds are bounded: beyond the limit, nothing
-  more is read from its stream, or taken from a message that has arrived.
+  more is read from its stream, or taken from a message that has arrived. An answer that may be long
+  counts before it is known. All streams of one user together have four times the limit of one.
 - A server that is ending answers all that it has taken, and says how much that was.
 """
 
 import asyncio
+import weakref
 from collections.abc import Awaitable, Callable
 from typing import Any, Final
 
 from broker.errors import InvalidTask
-from broker.wire.asking import ASKS_MAX
+from broker.task import PAYLOAD_BYTES_MAX
+from broker.wire.asking import ASKS_MAX, READS
 from broker.wire.task_messages import failure_to
+from engine.access.door import CALLER
 
 _UNDER_WAY_MAX: Final = 1_024
 _BYTES_MAX: Final = 32 * 1024 * 1024
+_USER_BYTES_MAX: Final = 4 * _BYTES_MAX
+_LIST_BYTES: Final = 4 * 1024 * 1024
+"""A list counts as so many bytes until it is known."""
+_SHORT: Final = frozenset(("task", "now_ms", "counts"))
+_EXPECTED_BYTES: Final = dict.fromkeys(READS - _SHORT, _LIST_BYTES) | {
+    "payload": PAYLOAD_BYTES_MAX,
+    "result": PAYLOAD_BYTES_MAX,
+}
 _REPLIES_BYTES: Final = 1024 * 1024
 """Replies of about so many bytes leave in one message."""
 
 Answer = Callable[[Any, bool], Awaitable[Any]]
 """The `AskReply` to an `AskRequest`, which somebody else may have passed on."""
+
+
+class _Held:
+    """What this side holds for all streams of one user."""
+
+    def __init__(self) -> None:
+        self.size_bytes = 0
+        self.rooms: set[asyncio.Event] = set()
+        """One of each stream: set when there may be room again."""
+
+    def change(self, size_bytes: int) -> None:
+        """Hold more, or less."""
+        self.size_bytes += size_bytes
+        if size_bytes < 0:
+            for room in self.rooms:
+                room.set()
 
 
 class AskStreams:
@@ -32,12 +60,20 @@ class AskStreams:
         self._answer = answer
         self._passed_on = passed_on
         self._open: set[_AskStream] = set()
+        self._held_of: weakref.WeakValueDictionary[str, _Held] = weakref.WeakValueDictionary()
         self._finished = False
+
+    def _held(self) -> _Held:
+        """What is held for who makes this call. Parts of the cluster count by stream alone."""
+        caller = CALLER.get().principal
+        if caller.admin:
+            return _Held()
+        return self._held_of.setdefault(caller.name, _Held())
 
     async def serve(self, _: Any, context: Any) -> None:
         """One stream, as gRPC wants it, until the client ends its side or `finish`."""
         passed_on = self._passed_on(context)
-        stream = _AskStream(context, lambda asked: self._answer(asked, passed_on))
+        stream = _AskStream(context, lambda asked: self._answer(asked, passed_on), self._held())
         self._open.add(stream)
         if self._finished:
             stream.finish()
@@ -58,7 +94,9 @@ class AskStreams:
 
 
 class _AskStream:
-    def __init__(self, context: Any, answer: Callable[[Any], Awaitable[Any]]) -> None:
+    def __init__(
+        self, context: Any, answer: Callable[[Any], Awaitable[Any]], of_user: _Held
+    ) -> None:
         from broker.wire.grpc_generated import broker_pb2
 
         self._wire: Any = broker_pb2
@@ -66,6 +104,7 @@ class _AskStream:
         self._answer = answer
         self._loop = asyncio.get_running_loop()
         self._under_way: set[asyncio.Task[None]] = set()
+        self._of_user = of_user
         self._held_bytes = 0
         self._taken = 0
         self._replies: list[Any] = []
@@ -84,6 +123,7 @@ class _AskStream:
         """Until all is answered that was asked. Raises `InvalidTask` for what is no question."""
         # Who asks waits for this: what is never heard here was then never sent.
         await self._context.send_initial_metadata(())
+        self._of_user.rooms.add(self._room)
         reading = self._loop.create_task(self._read())
         writing = self._loop.create_task(self._write())
         try:
@@ -104,6 +144,13 @@ class _AskStream:
             for task in tasks:
                 task.cancel()
             await asyncio.gather(*tasks, return_exceptions=True)
+            self._of_user.rooms.discard(self._room)
+            self._hold(-self._held_bytes)
+
+    def _hold(self, size_bytes: int) -> None:
+        """Hold more, or less."""
+        self._held_bytes += size_bytes
+        self._of_user.change(size_bytes)
 
     async def _until_one(self, *ends: "asyncio.Future[None]") -> None:
         """Wait for one of them. Raises what an answer failed with that is no failure to tell."""
@@ -122,21 +169,30 @@ class _AskStream:
             if len(asks) > ASKS_MAX:
                 raise InvalidTask(f"a message may have at most {ASKS_MAX:,} questions")
             for asked in asks:
+                # Another stream of the same user may have filled it.
+                await self._until_room()
                 self._take(asked)
-                while self._full:
-                    self._room.clear()
-                    await self._room.wait()
+            await self._until_room()
+
+    async def _until_room(self) -> None:
+        while self._full:
+            self._room.clear()
+            await self._room.wait()
 
     @property
     def _full(self) -> bool:
-        return len(self._under_way) >= _UNDER_WAY_MAX or self._held_bytes > _BYTES_MAX
+        return (
+            len(self._under_way) >= _UNDER_WAY_MAX
+            or self._held_bytes > _BYTES_MAX
+            or self._of_user.size_bytes > _USER_BYTES_MAX
+        )
 
     def _take(self, asked: Any) -> None:
         if asked.number <= self._taken:
             raise InvalidTask(f"question {asked.number} follows {self._taken}")
         self._taken = asked.number
-        size_bytes = len(asked.arguments)
-        self._held_bytes += size_bytes
+        size_bytes = len(asked.arguments) + _EXPECTED_BYTES.get(asked.name, 0)
+        self._hold(size_bytes)
         task = self._loop.create_task(self._carry_out(asked, size_bytes))
         self._under_way.add(task)
 
@@ -150,13 +206,13 @@ class _AskStream:
                 reply = await self._answer(asked)
             reply.number = asked.number
             self._replies.append(reply)
-            self._held_bytes += len(reply.result)
+            self._hold(len(reply.result))
             self._news.set()
         except Exception as error:
             if not self._broken.done():
                 self._broken.set_exception(error)
         finally:
-            self._held_bytes -= size_bytes
+            self._hold(-size_bytes)
             task = asyncio.current_task()
             assert task is not None
             self._under_way.discard(task)
@@ -180,7 +236,7 @@ class _AskStream:
             count += 1
         message.replies.extend(self._replies[:count])
         del self._replies[:count]
-        self._held_bytes -= size_bytes
+        self._hold(-size_bytes)
         self._room.set()
         packed: bytes = message.SerializeToString()
         return packed

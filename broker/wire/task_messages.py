@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from broker.commands import ITEMS_MAX, Answer, Parent, Refusal, Spec
 from broker.errors import BrokerError, InvalidTask
+from broker.keys import ID_MAX
 from broker.task import BACKOFF, Backoff, Mode, Rule, Status, Task
 
 if TYPE_CHECKING:
@@ -86,7 +87,10 @@ def info_to(to: "wire.TaskInfo", task: Task) -> None:
 def failure_to(to: "wire.Failure", error: BrokerError) -> None:
     """Tell what is wrong."""
     to.code, to.message, to.retryable = error.code, str(error), error.retryable
-    to.task_id, to.leader = error.task_id, error.leader
+    to.leader = error.leader
+    if 0 < error.task_id <= ID_MAX:
+        # A caller may have asked for any number.
+        to.task_id = error.task_id
 
 
 def acted_to(to: "wire.ActedReply", answers: list[Answer | Refusal]) -> None:

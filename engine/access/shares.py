@@ -25,11 +25,15 @@ class Shares:
         """What all hold together."""
         return self._held.total()
 
-    def take(self, user: str, count: int = 1) -> bool:
-        """Let a user hold more; False, and nothing taken, where there is no room for that."""
+    def has_room(self, user: str, count: int = 1) -> bool:
+        """Whether a user may hold more."""
         if self.held + count > self._most:
             return False
-        if user and self._held[user] + count > self._of_user_max:
+        return not user or self._held[user] + count <= self._of_user_max
+
+    def take(self, user: str, count: int = 1) -> bool:
+        """Let a user hold more; False, and nothing taken, where there is no room for that."""
+        if not self.has_room(user, count):
             return False
         self._held[user] += count
         return True

@@ -76,7 +76,7 @@ class LedgerState:
         self.sequence = 0
         self.written_s = 0.0
         self.backlog: deque[Any] | None = None
-        self.waiters: list[Callable[[], None]] = []
+        self.waiters: dict[Callable[[], None], None] = {}
 
     @property
     def closed_last(self) -> int | None:
@@ -124,7 +124,7 @@ class LedgerState:
 
     def wake(self) -> None:
         """Let those who wait for the LAC look again."""
-        waiters, self.waiters = self.waiters, []
+        waiters, self.waiters = self.waiters, {}
         for waiter in waiters:
             waiter()
 

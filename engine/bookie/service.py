@@ -270,13 +270,13 @@ class BookieService:
                 return self._lac_reply(status, state.lac)
             woken: asyncio.Future[None] = loop.create_future()
             waiter = partial(_wake, woken)
-            state.waiters.append(waiter)
+            state.waiters[waiter] = None
             timer = loop.call_later(left_s, _wake, woken)
             try:
                 await woken
             finally:
                 timer.cancel()
-                state.waiters = [other for other in state.waiters if other is not waiter]
+                state.waiters.pop(waiter, None)
 
     def _lac_status(self, state: LedgerState) -> Status:
         if state.deleted:

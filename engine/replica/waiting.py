@@ -2,7 +2,8 @@
 
 Invariants:
 - Whoever waits for a position is woken when it is applied, or when the replica ends.
-- A change costs nothing when nobody waits; who gave up waiting leaves nothing behind.
+- A change costs nothing when nobody waits. Most of those that are kept still wait; to give up costs
+  the same however many they are.
 """
 
 import asyncio
@@ -18,7 +19,9 @@ class Waiting:
 
     def __init__(self) -> None:
         self._positions: list[tuple[Position, int, asyncio.Future[None]]] = []
-        self._changes: list[asyncio.Future[None]] = []
+        self._given_up = 0
+        """How many of those positions nobody waits for any more."""
+        self._changes: dict[asyncio.Future[None], None] = {}
         self._number = count()
         self._ended: EngineError | None = None
 
@@ -32,20 +35,24 @@ class Waiting:
         try:
             await future
         except asyncio.CancelledError:
-            if waiter in self._positions:
-                self._positions.remove(waiter)
-                heapq.heapify(self._positions)
+            self._give_up()
             raise
+
+    def _give_up(self) -> None:
+        self._given_up += 1
+        if 2 * self._given_up > len(self._positions):
+            self._positions = [each for each in self._positions if not each[2].done()]
+            heapq.heapify(self._positions)
+            self._given_up = 0
 
     async def for_change(self) -> None:
         """Return after the next change."""
         future = self._future()
-        self._changes.append(future)
+        self._changes[future] = None
         try:
             await future
         except asyncio.CancelledError:
-            if future in self._changes:
-                self._changes.remove(future)
+            self._changes.pop(future, None)
             raise
 
     def reached(self, cursor: Position) -> None:
@@ -55,15 +62,15 @@ class Waiting:
 
     def changed(self) -> None:
         """The role is another one."""
-        waiting, self._changes = self._changes, []
+        waiting, self._changes = self._changes, {}
         for future in waiting:
             _wake(future)
 
     def end(self, error: EngineError) -> None:
         """Nothing will be reached any more."""
         self._ended = error
-        waiting = [future for _, _, future in self._positions] + self._changes
-        self._positions, self._changes = [], []
+        waiting = [*(future for _, _, future in self._positions), *self._changes]
+        self._positions, self._changes = [], {}
         for future in waiting:
             if not future.done():
                 future.set_exception(error)

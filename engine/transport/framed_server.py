@@ -2,13 +2,17 @@
 
 Invariants:
 - All connections together hold a bounded number of bytes, some of it kept free for recoveries.
+- The holders of one user's read tokens have a quarter of what reads may hold, and of the calls that
+  all readers may make at once, however many connections they have.
 """
 
+import weakref
 from collections.abc import Awaitable, Callable
 from functools import partial
 from typing import Any
 
 from engine.access.door import Door
+from engine.access.shares import PARTS, Shares
 from engine.errors import EngineError, Overloaded
 from engine.metadata.contract import MetadataStore
 from engine.transport.allowance import Allowance
@@ -54,11 +58,21 @@ class FramedServer(ConnectionServer[ServerConnection]):
         self.frames = Allowance(self.settings.frames_bytes_max, self.settings.urgent_bytes)
         self.appends = Allowance(self.settings.appends_bytes_max, self.settings.urgent_bytes)
         self.reads = Allowance(self.settings.reads_bytes_max, self.settings.urgent_bytes)
+        self.readers = Shares(PARTS * self.settings.calls_max)
+        """What holders of read tokens ask that was not answered yet."""
+        self._reads_of: weakref.WeakValueDictionary[str, Allowance] = weakref.WeakValueDictionary()
 
     def add(self, bookie: Bookie) -> None:
         """Serve a bookie."""
         assert bookie.bookie_id not in self.bookies, bookie.bookie_id
         self.bookies[bookie.bookie_id] = bookie
+
+    def reads_of(self, user: str) -> Allowance:
+        """What a user's reads may hold, over all connections."""
+        found = self._reads_of.get(user)
+        if found is None:
+            found = self._reads_of[user] = Allowance(self.settings.reads_bytes_max // PARTS)
+        return found
 
     def remove(self, bookie_id: str) -> None:
         """Serve a bookie no more; clients are told. It may be unknown."""

@@ -13,8 +13,9 @@ class FramedSettings:
     long poll: on top of its own time). `send_bytes_max` bounds what waits to be sent; beyond it
     appends are answered OVERLOADED. `append_bytes_max` and `read_bytes_max` bound what a server
     holds of unanswered appends and of running reads before it stops reading from the connection.
-    `calls_max` bounds long polls and metadata calls that run at once. Until its reply is known a
-    read counts as the biggest entry, as long as it does not ask for more.
+    `calls_max` bounds long polls and metadata calls that run at once, and whatever the read tokens
+    of one user ask at once over all connections; their reads hold a quarter of what all reads may.
+    Until its reply is known a read counts as the biggest entry, if it does not ask for more.
 
     All connections of a server together hold at most about `frames_bytes_max` of big frames that
     are arriving, `appends_bytes_max` of unanswered appends, and `reads_bytes_max` of running reads;

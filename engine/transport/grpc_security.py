@@ -9,21 +9,27 @@ Invariants:
 - A call without the right secret is refused before anything of it but its headers is read; only a
   health check is answered, and such checks are few at once and end soon, whatever their callers do.
 - One address has a quarter of the calls of strangers: it keeps no other one from logging in.
+- One user has a quarter of the calls that users may make at once, from the headers of a call on.
+  All users together leave a sixteenth of a server's calls to parts of the cluster. Of replies that
+  wait to be taken, one user has a quarter of the room, too.
 - Secrets are compared in constant time.
 - Before a call is answered it is known who makes it (`CALLER`). Nobody is, whom no gate has seen.
 """
 
 import asyncio
 import hmac
+import inspect
 import ssl
 from collections import Counter
 from collections.abc import Awaitable, Callable, Iterator
-from contextlib import contextmanager
+from contextlib import aclosing, contextmanager
 from typing import TYPE_CHECKING, Any, Final
 
 from engine.access.audit import host_of
 from engine.access.door import BY_ANYBODY, BY_SECRET, CALLER, Caller, Door
+from engine.access.shares import Shares
 from engine.errors import AccessRefused, EngineError, InvalidRequest
+from engine.limits import MIB
 from engine.transport.address import is_loopback, network_of, parse_host_port
 from engine.transport.grpc_settings import GrpcSettings
 from engine.transport.listening import share_of
@@ -40,6 +46,12 @@ _OPEN_METHOD: Final = "/grpc.health.v1.Health/Check"
 _OPEN: Final = frozenset({_LOGIN_METHOD, _OPEN_METHOD})
 """Methods that need no credentials."""
 _OPEN_CALL_S: Final = 5.0
+_REQUEST_S: Final = 30.0
+"""So long the request of a user's call may take to come."""
+_REPLIES_BYTES_MAX: Final = 256 * MIB
+"""What replies to calls with one reply may hold until they are taken."""
+_LEFT_TO_PARTS: Final = 16
+"""Users leave one call in so many to parts of the cluster."""
 
 
 def server_credentials(
@@ -133,6 +145,7 @@ def gate(security: Security, settings: GrpcSettings, door: Door | None = None) -
 
         def __init__(self) -> None:
             self._open = OpenCalls(settings.open_calls_max)
+            self._users = UserCalls(settings.calls_max)
 
         async def intercept_service(
             self, continuation: Callable[[Any], Awaitable[Any]], handler_call_details: Any
@@ -149,7 +162,10 @@ def gate(security: Security, settings: GrpcSettings, door: Door | None = None) -
                 return _refusal(grpc.StatusCode.UNAVAILABLE, str(error))
             if caller is not None:
                 CALLER.set(caller)
-                return await continuation(handler_call_details)
+                handler = await continuation(handler_call_details)
+                if handler is None or caller.principal.admin:
+                    return handler
+                return self._users.handler(handler, caller.principal.name)
             if handler_call_details.method == _OPEN_METHOD:
                 return self._open.handler(await continuation(handler_call_details))
             if handler_call_details.method == _LOGIN_METHOD and door is not None:
@@ -246,6 +262,76 @@ class OpenCalls:
         return grpc.stream_stream_rpc_method_handler(
             answer, asked.request_deserializer, asked.response_serializer
         )
+
+
+class UserCalls:
+    """Calls of users, each counted from its headers on, whether its request comes or not."""
+
+    def __init__(self, calls_max: int) -> None:
+        self._shares = Shares(max(1, calls_max - calls_max // _LEFT_TO_PARTS))
+        self._replies = Shares(_REPLIES_BYTES_MAX)
+
+    def handler(self, asked: Any, user: str) -> Any:
+        """The handler of one call of a user's, behind the bounds."""
+        import grpc
+
+        async def answer(requests: Any, context: Any) -> None:
+            if not self._shares.take(user):
+                text = f"too many calls of {user} run at once"
+                await context.abort(grpc.StatusCode.RESOURCE_EXHAUSTED, text)
+            try:
+                said = requests if asked.request_streaming else await _request_of(context)
+                if asked.response_streaming:
+                    await _stream(asked.stream_stream or asked.unary_stream, said, context)
+                else:
+                    act = asked.stream_unary or asked.unary_unary
+                    await self._reply(user, context, await act(said, context))
+            finally:
+                self._shares.give_back(user)
+
+        # A handler with one request would be called, and counted, only when that has come.
+        return grpc.stream_stream_rpc_method_handler(
+            answer, asked.request_deserializer, asked.response_serializer
+        )
+
+    async def _reply(self, user: str, context: Any, reply: Any) -> None:
+        """Send the one reply of a call, which is held until the other side takes it."""
+        import grpc
+
+        size_bytes = len(reply) if isinstance(reply, bytes) else 0
+        if not self._replies.take(user, size_bytes):
+            text = f"{user} does not take the replies that are there"
+            await context.abort(grpc.StatusCode.RESOURCE_EXHAUSTED, text)
+        try:
+            await context.write(reply)
+        finally:
+            self._replies.give_back(user, size_bytes)
+
+
+async def _request_of(context: Any) -> Any:
+    """The one request of a call."""
+    import grpc
+    from grpc import aio
+
+    try:
+        async with asyncio.timeout(_REQUEST_S):
+            request = await context.read()
+    except TimeoutError:
+        text = "the request did not come in time"
+        await context.abort(grpc.StatusCode.DEADLINE_EXCEEDED, text)
+    if request is aio.EOF:  # type: ignore[attr-defined, unused-ignore]
+        await context.abort(grpc.StatusCode.INVALID_ARGUMENT, "the call has no request")
+    return request
+
+
+async def _stream(behaviour: Any, said: Any, context: Any) -> None:
+    """Answer by what yields its replies, or writes them itself."""
+    if not inspect.isasyncgenfunction(behaviour):
+        await behaviour(said, context)
+        return
+    async with aclosing(behaviour(said, context)) as replies:
+        async for reply in replies:
+            await context.write(reply)
 
 
 def _check_clear(security: Security, address: str) -> None:

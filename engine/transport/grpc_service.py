@@ -5,7 +5,7 @@ Invariants:
   status in the reply.
 - Every call ends in time, whether its client named a deadline or not.
 - What reads have on their way is bounded in bytes, for each connection and in all; some of it is
-  kept free for those of recoveries.
+  kept free for those of recoveries. All read tokens of one user together count as one connection.
 - Long polls never take all calls that may run at once.
 """
 
@@ -48,7 +48,8 @@ class BookieCalls:
         self._settings = settings
         self._appends = Allowance(settings.append_bytes_max)
         self._reads = Allowance(settings.read_bytes_max, settings.urgent_bytes)
-        self._connections: dict[str, tuple[Allowance, int]] = {}
+        self._connections: dict[tuple[str, str], tuple[Allowance, int]] = {}
+        """By where a connection comes from, or by whose read token is shown."""
         self._streams: dict[OrderedStream, None] = {}
         self._finishing: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self.long_polls = 0
@@ -170,12 +171,13 @@ class BookieCalls:
         asked = read_request_of_wire(said)
         left_bytes = asked.max_bytes or _BYTES_UNLIMITED
         first = asked.first
-        peer = context.peer()
-        connection, calls = self._connections.get(peer) or (
+        caller = CALLER.get().principal
+        holder = (context.peer(), "") if caller.admin else ("", caller.name)
+        connection, calls = self._connections.get(holder) or (
             Allowance(self._settings.connection_read_bytes_max),
             0,
         )
-        self._connections[peer] = (connection, calls + 1)
+        self._connections[holder] = (connection, calls + 1)
         try:
             while first <= asked.last and left_bytes > 0:
                 chunk_bytes = min(left_bytes, self._settings.read_chunk_bytes)
@@ -186,11 +188,11 @@ class BookieCalls:
                 first, size_bytes = following
                 left_bytes -= size_bytes
         finally:
-            connection, calls = self._connections[peer]
+            connection, calls = self._connections[holder]
             if calls == 1:
-                del self._connections[peer]
+                del self._connections[holder]
             else:
-                self._connections[peer] = (connection, calls - 1)
+                self._connections[holder] = (connection, calls - 1)
 
     async def _send_part(
         self, context: Any, connection: Allowance, bookie_id: str, part: ReadRequest

@@ -8,7 +8,8 @@ Invariants:
 - Urgent frames need not wait for others.
 - A read has room for a whole entry before a bookie hears of it, however few bytes it asks for;
   what its reply does not take is free again when the reply is known.
-- A peer that is slow to send a big frame, or takes no answers, is cut off in time.
+- A peer that is slow to send a big frame, or takes no answers, is cut off in time: also where only
+  a reply to a read waits for it, whose bytes others could use.
 - What a connection was granted is given back once, also when it is lost.
 """
 
@@ -159,6 +160,10 @@ class ConnectionBounds:
 
     # Reads and answers
 
+    def share_reads(self, own_reads: Allowance) -> None:
+        """Count the reads of this connection together with others of the same user."""
+        self._own_reads = own_reads
+
     def read_begins(self) -> None:
         """A read is to be begun."""
         self._read_bytes += _READ_BYTES
@@ -208,6 +213,14 @@ class ConnectionBounds:
 
     def _stuck(self) -> None:
         self._wire.abort(BookieUnavailable("the peer takes no answers"))
+
+    async def taken(self) -> None:
+        """Wait until the peer has taken what is queued, and cut it off if it does not."""
+        try:
+            async with asyncio.timeout(self._patience_s):
+                await self._wire.taken()
+        except TimeoutError:
+            self._stuck()
 
     @property
     def _patience_s(self) -> float:

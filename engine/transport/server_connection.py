@@ -63,6 +63,8 @@ class ServerConnection(ServedConnection):
         self._targets: dict[int, str] = {}
         self._tasks: set[asyncio.Task[None]] = set()
         self._fences = 0
+        self._reader: str | None = None
+        """Whose read token was shown; None: it is a part of the cluster."""
         self._session: MetadataStore | None = None
         self._watches: dict[int, Callable[[], None]] = {}
         self._replies: list[tuple[int, AppendReply]] = []
@@ -115,18 +117,29 @@ class ServerConnection(ServedConnection):
         if self._bounds.reserved:
             self._bounds.begun(frame)
         handler = self._handlers.get(frame.kind)
-        if frame.kind not in READING and not self.caller.principal.admin:
+        if self._reader is not None and (why := self._refusal(self._reader, frame.kind)):
             if frame.request:
-                self._refuse(frame.request, AccessRefused("a read token is for reading"))
+                self._refuse(frame.request, why)
         elif handler is not None:
             handler(frame)
         elif frame.request:
             self._refuse(frame.request, InvalidRequest(f"frames of kind {frame.kind} are unknown"))
 
+    def _refusal(self, reader: str, kind: int) -> EngineError | None:
+        """Why a reader is not heard, if they are not."""
+        if kind not in READING:
+            return AccessRefused("a read token is for reading")
+        if not self._server.readers.has_room(reader):
+            return Overloaded("too many calls by read tokens of this user run at once")
+        return None
+
     def _welcome(self, options: dict[str, Any]) -> dict[str, Any]:
         if self._server.admit is not None:
             self._server.admit(options)
         self._bookies = seen_by(self.caller, self._server.bookies)
+        if not self.caller.principal.admin:
+            self._reader = self.caller.principal.name
+            self._bounds.share_reads(self._server.reads_of(self._reader))
         if options.get("session"):
             if not self.caller.principal.admin:
                 raise AccessRefused("a read token is for reading from bookies")
@@ -236,7 +249,7 @@ class ServerConnection(ServedConnection):
                 if self.wire.queued_bytes > _QUEUED_BYTES:
                     # What waits to be taken is still held.
                     del reply, body
-                    await self.wire.taken()
+                    await self._bounds.taken()
             finally:
                 if held_bytes:
                     self._bounds.read_leaves(held_bytes)
@@ -351,8 +364,15 @@ class ServerConnection(ServedConnection):
         task = self._loop.create_task(self._guarded(request, work))
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
+        if self._reader is not None:
+            self._server.readers.take(self._reader)
+            task.add_done_callback(self._leave_readers)
         self.wire.pass_turn()
         return task
+
+    def _leave_readers(self, _task: asyncio.Task[None]) -> None:
+        assert self._reader is not None
+        self._server.readers.give_back(self._reader)
 
     async def _guarded(self, request: int, work: Coroutine[Any, Any, None]) -> None:
         try:

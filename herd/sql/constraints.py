@@ -17,7 +17,7 @@ from herd.errors import NameTaken, NoSuchIndex, NotSupportedError, ProgrammingEr
 from herd.keys import encoder
 from herd.schema import Building, Check, Column, ForeignKey, Index, OnDelete, Table
 from herd.sql.expressions import Names, compile_expression
-from herd.sql.parsing import expression_text, place_of
+from herd.sql.parsing import check_no_schema, expression_text, place_of
 from herd.sql.scalars import CannotEvaluate
 from herd.types import INTEGER_BITS, ColumnType
 
@@ -139,6 +139,7 @@ def with_foreign_key(
     target, named = node.this, []
     if isinstance(target, exp.Schema):
         named, target = target.expressions, target.this
+    check_no_schema(target)
     same = target.name.lower() == table.name.lower()
     parent = table if same else catalog.table(target.name)
     parent_numbers = numbers_of(parent, named) if named else parent.primary

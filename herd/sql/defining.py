@@ -27,7 +27,7 @@ from herd.schema import Column, Table, View
 from herd.sequences import sequences_of
 from herd.sql.constraints import changed
 from herd.sql.drafting import HIDDEN_KEY, draft_table
-from herd.sql.parsing import Parsed, check_parts, place_of
+from herd.sql.parsing import Parsed, check_no_schema, check_parts, place_of
 from herd.sql.result import Result
 from herd.sql.statement import Given, Work
 from herd.transaction import Transaction
@@ -64,11 +64,7 @@ def set_table(transaction: Transaction, table: Table) -> Table:
 
 def new_table_name(node: exp.Expr) -> str:
     """The name of a table in a definition. Raises `NotSupportedError`, `ProgrammingError`."""
-    if node.args.get("db") or node.args.get("catalog"):
-        schema = node.args.get("catalog") or node.args.get("db")
-        raise NotSupportedError(
-            "a name with a schema", hint="connect to that tablespace", place=place_of(schema)
-        )
+    check_no_schema(node)
     name = str(node.name)
     if not name or len(name) > NAME_CHARACTERS_MAX:
         raise ProgrammingError(f"a name has 1 to {NAME_CHARACTERS_MAX} characters")

@@ -269,6 +269,15 @@ def check_parts(
             )
 
 
+def check_no_schema(node: exp.Expr) -> None:
+    """Raise `NotSupportedError` for the name of a table that says in which tablespace it is."""
+    schema = node.args.get("catalog") or node.args.get("db")
+    if schema:
+        raise NotSupportedError(
+            "a name with a schema", hint="connect to that tablespace", place=place_of(schema)
+        )
+
+
 def place_of(node: exp.Expr | None) -> int | None:
     """Where in the text a node stands, if it knows."""
     if node is None:

@@ -6,7 +6,8 @@ Invariants:
 - Calls of one connection begin in the order in which they came.
 - A connection of which nothing was heard for a lease ends, and with it what its guest began.
 - What a peer may make the server hold is bounded: running calls, arriving calls, answers that were
-  not fetched. No user may take more than half of the memory for calls.
+  not fetched. No user may take more than half of the memory for calls, and a quarter of that for
+  answers that users do not take, over all connections.
 - A call that cannot be read is answered like any other that is wrong.
 """
 
@@ -17,6 +18,7 @@ from functools import partial
 from typing import Any, Final
 
 from engine.access.door import Door
+from engine.access.shares import PARTS, Shares
 from engine.errors import EngineError, FormatTooNew, FrameInvalid
 from engine.transport.frames import ErrorCode, Frame, Kind, encode_error
 from engine.transport.security import NO_SECURITY, Security
@@ -34,6 +36,8 @@ _PART_BYTES_MIN: Final = 1_024
 _SMALL_BYTES: Final = 1_024
 """Calls up to this size are always accepted, because commits, cancels and closes are small."""
 _SHARE: Final = 2
+_CONNECTIONS_FULL: Final = 8
+"""One user may have as many calls running as so many connections may."""
 """A user may have this fraction (one in ...) of the bytes of all calls."""
 
 
@@ -57,6 +61,10 @@ class SessionServer(ConnectionServer["SessionConnection"]):
         self.calls_bytes = 0
         """The size of all calls that arrive or are in progress."""
         self._calls_of: Counter[str] = Counter()
+        self.running = Shares(PARTS * _CONNECTIONS_FULL * self.settings.calls_max)
+        """Calls of users that are under way."""
+        self.answers = Shares(self.settings.results_bytes_max)
+        """What users were answered and have not taken yet."""
         super().__init__(
             partial(SessionConnection, self),
             connections_max=self.settings.connections_max,
@@ -71,6 +79,15 @@ class SessionServer(ConnectionServer["SessionConnection"]):
         self._calls_of[user] += size_bytes
         if not self._calls_of[user]:
             del self._calls_of[user]
+
+    def take_answer(self, user: str, size_bytes: int) -> bool:
+        """Count an answer until it is taken; False where the user takes too little of them."""
+        return not user or size_bytes <= _SMALL_BYTES or self.answers.take(user, size_bytes)
+
+    def answer_taken(self, user: str, size_bytes: int) -> None:
+        """It was taken, or nobody will."""
+        if user and size_bytes > _SMALL_BYTES:
+            self.answers.give_back(user, size_bytes)
 
     def is_full(self, user: str, more_bytes: int = 0) -> bool:
         """Whether a user may not send more now; "" is a client that proved the secret."""
@@ -95,6 +112,8 @@ class SessionConnection(ServedCalls):
         self._refused: set[int] = set()
         self._held_for_calls = False
         self._held_for_answers = False
+        self._untaken: list[int] = []
+        """The sizes of the answers that were sent and count until they are taken."""
 
     # The connection
 
@@ -160,7 +179,7 @@ class SessionConnection(ServedCalls):
                 return
         reply = self._guest.handle(data)
         if isinstance(reply, bytes):
-            self._send(request, reply)
+            self._send_counted(request, self._counted(reply))
             if self.wire.queued_bytes > self._settings.queued_bytes_max:
                 self._hold_for_answers()
         else:
@@ -216,17 +235,27 @@ class SessionConnection(ServedCalls):
     def _answer_later(
         self, request: int, work: Coroutine[Any, Any, bytes], size_bytes: int
     ) -> None:
+        user = self._user
+        if user and not self._server.running.has_room(user):
+            work.close()
+            error = TooLarge("too many calls of this user run at once", hint="wait for answers")
+            self._send(request, encode(failed(error)))
+            return
         try:
             task = self._begin(request, self._answer(request, work))
         except FrameInvalid:
             work.close()
             raise
-        self._server.count(size_bytes, self._user)
+        if user:
+            self._server.running.take(user)
+        self._server.count(size_bytes, user)
 
         def end(_: "asyncio.Task[None]") -> None:
             # A task that is cancelled before it has begun would never run this.
             work.close()
-            self._server.count(-size_bytes, self._user)
+            self._server.count(-size_bytes, user)
+            if user:
+                self._server.running.give_back(user)
             self._go_on_with_calls()
 
         task.add_done_callback(end)
@@ -235,10 +264,36 @@ class SessionConnection(ServedCalls):
             self.wire.hold()
 
     async def _answer(self, request: int, work: Coroutine[Any, Any, bytes]) -> None:
-        data = await work
-        while self.wire.queued_bytes > self._settings.queued_bytes_max and not self.wire.over:
-            await self.wire.taken()
+        data = self._counted(await work)
+        try:
+            while self.wire.queued_bytes > self._settings.queued_bytes_max and not self.wire.over:
+                await self.wire.taken()
+        except asyncio.CancelledError:
+            self._server.answer_taken(self._user, len(data))
+            raise
+        self._send_counted(request, data)
+
+    def _counted(self, data: bytes) -> bytes:
+        """An answer that counts from now on, or a refusal in its place."""
+        if self._server.take_answer(self._user, len(data)):
+            return data
+        error = TooLarge(
+            "too many answers wait to be taken by this user at once", hint="take them first"
+        )
+        return encode(failed(error))
+
+    def _send_counted(self, request: int, data: bytes) -> None:
         self._send(request, data)
+        self._untaken.append(len(data))
+        if self.wire.over:
+            self._all_taken()
+        elif len(self._untaken) == 1:
+            self.wire.when_empty(self._all_taken)
+
+    def _all_taken(self) -> None:
+        untaken, self._untaken = self._untaken, []
+        for size_bytes in untaken:
+            self._server.answer_taken(self._user, size_bytes)
 
     def _go_on_with_calls(self) -> None:
         if self._held_for_calls and len(self._tasks) <= self._settings.calls_max // 2:

@@ -409,8 +409,14 @@ class Guest:
         if call.drop:
             self._drop(call.result)
             return messages.Piece(b"")
+        if pieces.cutting:
+            raise InterfaceError("a piece of this result is being made", hint="wait for it")
         pieces.asked_s = asyncio.get_running_loop().time()
+        pieces.cutting = True
+        # The piece of a fetch that is cancelled is made all the same, and goes nowhere: whoever
+        # cancels one has no use for the rest.
         data = await self.service.workers.run(pieces.next)
+        pieces.cutting = False
         if not pieces.more:
             self._drop(call.result)
         return messages.Piece(data, pieces.more)

@@ -73,6 +73,8 @@ class Pieces:
         self.size_bytes = int(table.nbytes)
         self.asked_s = 0.0
         """When somebody asked for a piece the last time."""
+        self.cutting = False
+        """Whether a piece is being made."""
         self.user = ""
         """Whose share of the server's room it takes."""
         self._schema = table.schema

@@ -17,7 +17,8 @@ class WireSettings:
     most `calls_max` calls running; beyond that nothing is read from it. `call_bytes_max` and
     `call_values_max` bound one call, `calls_bytes_max` all calls that arrive or are in progress,
     and half of it those of one user. A result is sent in pieces of `piece_bytes`. All results that
-    wait to be fetched have at most `results_bytes_max`, those of one user a quarter of it. A client
+    wait to be fetched have at most `results_bytes_max`, those of one user a quarter of it; so have
+    the answers that users do not take. A client
     goes on looking for a server for `patience_ms`. When a leader owes it an answer and has said
     nothing for `doubt_ms`, it looks whether another one leads by now.
     """

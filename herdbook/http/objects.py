@@ -282,7 +282,7 @@ def _metadata(request: Request) -> dict[str, str] | None:
         return None
     try:
         return msgspec.json.decode(header.encode("latin-1"), type=dict[str, str])
-    except msgspec.MsgspecError as error:
+    except (msgspec.MsgspecError, UnicodeDecodeError) as error:
         raise HttpError(
             400, "invalid_metadata", f"{METADATA} is a JSON object of texts: {error}"
         ) from error

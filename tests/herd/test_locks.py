@@ -1,12 +1,16 @@
 """Locks: who is let in, who waits, who is told to begin again, and that nothing stays behind."""
 
 import asyncio
+import itertools
 import random
+import time
+from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from herd import locks
 from herd.errors import Deadlock, Error, LockTimeout, TransactionEnded
 from herd.locks import Holder, LockTable
 
@@ -167,6 +171,77 @@ async def test_a_circle_through_one_who_waits_in_the_queue_is_refused() -> None:
     table.release(owner)
     await waiting
     table.release(writer)
+    assert len(table) == 0
+
+
+def waited_for(wait: Any) -> list[Any]:
+    """The waits of all whom somebody waits for, as the rule says it."""
+    before = itertools.takewhile(lambda other: other is not wait, wait.lock.queue)
+    holders = {*wait.lock.holders, *(other.holder for other in before)} - {wait.holder}
+    waits = [holder.waiting for holder in holders]
+    return [each for each in waits if each is not None and not each.future.done()]
+
+
+def in_circle(start: Any) -> bool:
+    """Whether a wait is reached from itself, each wait looked at by itself."""
+    seen, ahead = set(), waited_for(start)
+    while ahead:
+        wait = ahead.pop()
+        if wait not in seen:
+            seen.add(wait)
+            ahead += waited_for(wait)
+    return start in seen
+
+
+@pytest.mark.parametrize("seed", range(30))
+async def test_circles_are_found_exactly_where_the_rule_says(
+    monkeypatch: pytest.MonkeyPatch, seed: int
+) -> None:
+    rng, found, quick = random.Random(seed), [], locks._circle
+
+    def both(wait: Any) -> bool:
+        found.append(in_circle(wait))
+        assert quick(wait) is found[-1]
+        return found[-1]
+
+    monkeypatch.setattr(locks, "_circle", both)
+    table, holders = LockTable(), [Holder() for _ in range(7)]
+    tasks: list[asyncio.Task[None]] = []
+    for _ in range(300):
+        holder = rng.choice(holders)
+        if holder.waiting is None and rng.random() < 0.8:
+            tasks.append(begun(table, holder, rng.choice("abcd"), exclusive=rng.random() < 0.6))
+        elif holder.waiting is None:
+            table.release(holder)
+        await turns(3)
+        for task in [task for task in tasks if task.done()]:
+            tasks.remove(task)
+            assert task.exception() is None or isinstance(task.exception(), Deadlock)
+    assert True in found and False in found
+    for holder in holders:
+        table.release(holder)
+    await asyncio.gather(*tasks, return_exceptions=True)
+    for holder in holders:
+        table.release(holder)
+    assert len(table) == 0
+
+
+async def test_a_wait_costs_the_same_however_many_wait_for_that_lock() -> None:
+    table, first = LockTable(), Holder()
+    table.try_lock(first, "a")
+    holders = [Holder() for _ in range(4_000)]
+    begun_s = time.process_time()
+    waits = [begun(table, holder, "a") for holder in holders]
+    await turns()
+    for wait in waits[::2]:
+        wait.cancel()
+    await asyncio.wait(waits[::2])
+    table.release(first)
+    for wait, holder in zip(waits[1::2], holders[1::2], strict=True):
+        await wait
+        table.release(holder)
+    # To look at each of those who waited before, for each of them, took minutes.
+    assert time.process_time() - begun_s < 5
     assert len(table) == 0
 
 

@@ -153,7 +153,7 @@ HERD_MUTANTS: Final = (
         "a-cancelled-waiter-stays-in-the-queue",
         "who has ended waits for nothing",
         "herd/locks.py",
-        "            if wait in lock.queue:\n                lock.queue.remove(wait)\n",
+        "            lock.queue.pop(wait, None)\n",
         "",
         by_test(
             "herd/test_locks.py",

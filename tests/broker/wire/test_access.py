@@ -12,20 +12,23 @@ import pytest
 from grpc import aio
 
 from broker.access import Asking
-from broker.commands import Refusal, Schedule, Spec
+from broker.commands import Parent, Refusal, Schedule, Spec
 from broker.connection import Hello, Refused, WorkerLimits
 from broker.errors import (
     AccessDenied,
     BrokerError,
+    InvalidTask,
     Overloaded,
     SlotBusy,
+    TooLarge,
     UnknownTask,
     UnknownTransaction,
     WaitTimedOut,
 )
 from broker.reading import TaskFilter
 from broker.service import Broker
-from broker.task import HOUR_MS
+from broker.task import HOUR_MS, Task
+from broker.task import Status as TaskStatus
 from broker.tenant_calls import OF_ANYBODY, TenantCalls, as_seen_by
 from broker.wire import grpc_service
 from broker.wire.asking import METHODS
@@ -237,11 +240,71 @@ async def test_where_tasks_run_and_how_long_they_are_kept_administrators_say() -
     async with house() as made, made.calls(logged_in("ann")) as ann:
         wrong: list[dict[str, Any]] = [
             {"retention_ms": 31 * 24 * HOUR_MS},
+            {"dead_retention_ms": 31 * 24 * HOUR_MS},
             {"fixed": True, "group": 7},
         ]
         for more in wrong:
             with pytest.raises(AccessDenied):
                 await submitted(ann, **more)
+        with pytest.raises(AccessDenied):
+            await ann.begin("", 25 * HOUR_MS)
+        async with made.calls(logged_in("root")) as root:
+            assert await root.begin("", 25 * HOUR_MS)
+
+
+async def test_nobody_reads_another_tenants_payload_by_the_name_of_its_object() -> None:
+    """A name may be known: from a time when its tenant's tasks could be seen."""
+    async with house() as made:
+        for name in ("ann", "wim"):
+            async with made.calls(logged_in(name)) as calls:
+                with pytest.raises(AccessDenied):
+                    await submitted(calls, payload_object="rosas")
+        async with made.calls(NODE) as node:
+            assert (await node.task(await submitted(node, payload_object="rosas"))).payload_object
+
+
+class Counted:
+    """A broker that finds every task, and counts how often it is asked for one."""
+
+    looks = 0
+
+    async def task(self, task_id: int) -> Task:
+        self.looks += 1
+        return Task(task_id, "elsa", "milk", TaskStatus.WAITING)
+
+
+async def test_a_call_that_asks_for_too_much_is_refused_before_anything_is_looked_at() -> None:
+    broker: Any = Counted()
+    calls: Any = TenantCalls(broker, Asking("ann", False, ("elsa",)))
+    many = Spec("milk", "elsa", parents=(Parent(7),) * 1_000)
+    for asked in (
+        calls.submit([many] * 2),
+        calls.submit([Spec("milk", "elsa")] * 10_001),
+        calls.cancel([7] * 1_001),
+        calls.retry([7] * 1_001),
+        calls.delete([7] * 1_001),
+    ):
+        with pytest.raises(TooLarge):
+            await asked
+    assert broker.looks == 0
+
+
+async def test_numbers_that_are_no_ids_and_no_times_are_told_so_by_the_broker() -> None:
+    async with house() as made, aio.insecure_channel(made.address) as channel:
+
+        async def code(known: str, name: str, asked: Any, reply: Any) -> str:
+            call: Any = channel.unary_unary(f"/herdbook.broker.v1.Broker/{name}", None, None)
+            metadata = [("authorization", f"Bearer token-{known}")]
+            data = await call(asked.SerializeToString(), metadata=metadata, timeout=20)
+            return str(reply.FromString(data).failure.code)
+
+        for name in ("task", "cancel", "delete"):
+            number: Any = -1 if name == "task" else [-1]
+            asked = wire.AskRequest(name=name, arguments=msgspec.msgpack.encode([number]))
+            assert await code("ann", "Ask", asked, wire.AskReply) == UnknownTask.code
+        for known, expected in (("ann", AccessDenied.code), ("root", InvalidTask.code)):
+            begun = wire.BeginTransactionRequest(ttl_ms=2**64 - 1)
+            assert await code(known, "BeginTransaction", begun, wire.TransactionReply) == expected
 
 
 async def test_a_grant_that_is_taken_back_counts_in_a_stream_that_is_open() -> None:

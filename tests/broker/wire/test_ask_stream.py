@@ -4,7 +4,7 @@ import asyncio
 import random
 import socket
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from contextlib import AsyncExitStack, asynccontextmanager
 from typing import Any, cast
 
 import grpc
@@ -19,8 +19,13 @@ from broker.wire.asking import ASKS_MAX, METHODS
 from broker.wire.grpc_generated import broker_pb2 as wire
 from broker.wire.grpc_server import GrpcBrokerServer
 from broker.wire.remote import RemoteCalls
+from engine.access.door import Door
 from engine.ports.clock import SystemClock
 from engine.transport.grpc_settings import GrpcSettings
+from engine.transport.security import NO_SECURITY, Security
+from tests.engine.access.known_users import SECRET, KnownUsers, door_of, user
+
+SECURITY = Security(secret=SECRET)
 
 _ASKS = "/herdbook.broker.v1.Broker/Asks"
 
@@ -62,8 +67,13 @@ class Gate:
 
 
 @asynccontextmanager
-async def served(gate: Gate) -> AsyncIterator[GrpcBrokerServer]:
-    server = await GrpcBrokerServer.start(cast(Broker, gate), listen="127.0.0.1:0")
+async def served(gate: Gate, door: Door | None = None) -> AsyncIterator[GrpcBrokerServer]:
+    server = await GrpcBrokerServer.start(
+        cast(Broker, gate),
+        listen="127.0.0.1:0",
+        security=SECURITY if door else NO_SECURITY,
+        door=door,
+    )
     try:
         yield server
     finally:
@@ -71,9 +81,16 @@ async def served(gate: Gate) -> AsyncIterator[GrpcBrokerServer]:
 
 
 @asynccontextmanager
-async def asking(*ports: int, leaderless_ms: int = 0) -> AsyncIterator[RemoteCalls]:
-    addresses = [f"127.0.0.1:{port}" for port in ports]
-    calls = RemoteCalls(addresses, SystemClock(), random.Random(1), leaderless_ms=leaderless_ms)
+async def asking(
+    *ports: int, leaderless_ms: int = 0, security: Security = NO_SECURITY
+) -> AsyncIterator[RemoteCalls]:
+    calls = RemoteCalls(
+        [f"127.0.0.1:{port}" for port in ports],
+        SystemClock(),
+        random.Random(1),
+        security=security,
+        leaderless_ms=leaderless_ms,
+    )
     try:
         yield calls
     finally:
@@ -85,10 +102,10 @@ def submitting(calls: RemoteCalls, tenant: str) -> "asyncio.Task[list[Any]]":
 
 
 @asynccontextmanager
-async def stream_to(server: GrpcBrokerServer) -> AsyncIterator[Any]:
+async def stream_to(server: GrpcBrokerServer, name: str = "") -> AsyncIterator[Any]:
     async with aio.insecure_channel(f"127.0.0.1:{server.port}") as channel:
         call: Any = channel.stream_stream(_ASKS, None, None)
-        yield call()
+        yield call(metadata=[("authorization", f"Bearer token-{name}")] if name else None)
 
 
 async def test_a_slow_question_holds_up_no_other_one() -> None:
@@ -198,6 +215,32 @@ async def test_a_client_with_many_questions_is_read_no_further_until_some_are_an
         assert [each.number for each in reply.replies] == [1]
         await gate.until(3)
         assert gate.begun == ["1", "2", "3"]
+
+
+@pytest.mark.parametrize("streams", [1, 3])
+async def test_answers_that_nobody_takes_count_before_they_are_known(
+    monkeypatch: pytest.MonkeyPatch, streams: int
+) -> None:
+    """Of one stream, and of all streams of one user."""
+    monkeypatch.setattr(ask_server, "_EXPECTED_BYTES", {"submit": 1_000})
+    monkeypatch.setattr(ask_server, "_BYTES_MAX", 3_500)
+    monkeypatch.setattr(ask_server, "_USER_BYTES_MAX", 5_500)
+    gate, known = Gate(), KnownUsers(user("wim", ("tenant", "*", "write")))
+    async with served(gate, door_of(known)) as server, AsyncExitStack() as stack:
+        asked = METHODS["submit"].pack([[Spec("milk", "elsa")]], {})
+        asks = [wire.AskRequest(name="submit", arguments=asked, number=n + 1) for n in range(40)]
+        message = wire.AskRequests(asks=asks).SerializeToString()
+        for _ in range(streams):
+            stream = await stack.enter_async_context(stream_to(server, "wim"))
+            await stream.write(message)
+        most = 4 if streams == 1 else 6
+        await gate.until(most)
+        async with asking(server.port, security=SECURITY) as calls:
+            # Others are answered, and so had everything that came before its turn.
+            assert await calls.now_ms() == 7
+        assert len(gate.begun) == most
+        gate.let("elsa")
+        await gate.until(40)
 
 
 @pytest.mark.parametrize(

@@ -2,6 +2,7 @@
 
 import asyncio
 import random
+import time
 
 from engine.bookie.scan import Found, JournalScan
 from engine.bookie.segment import Kind
@@ -279,6 +280,20 @@ async def test_a_long_poll_wakes_on_the_lac_on_a_fence_and_on_a_close() -> None:
     service.record(facts_of(8, closed_last=0, closed_length=40), stable.KEY)
     reply = await poll
     assert (reply.status, reply.lac) == (Status.FENCED, 0)
+
+
+async def test_the_end_of_a_long_poll_costs_the_same_however_many_there_are() -> None:
+    service = await Stable().start()
+    await append(service, run_of(7, 0, 0))
+    polls = [asyncio.ensure_future(service.wait_lac(7, 5, 60_000)) for _ in range(40_000)]
+    await stable.turns()
+    begun_s = time.process_time()
+    for poll in polls:
+        poll.cancel()
+    await asyncio.wait(polls)
+    # To look through all others at each end took 15 s.
+    assert time.process_time() - begun_s < 5
+    assert not service.storage.states.get(7).waiters
 
 
 async def test_facts_are_stored_once_and_newer_ones_replace_them() -> None:

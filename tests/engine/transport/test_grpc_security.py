@@ -3,10 +3,12 @@
 import asyncio
 import subprocess
 import sys
-from contextlib import ExitStack
+from collections.abc import AsyncIterator
+from contextlib import ExitStack, asynccontextmanager
 from pathlib import Path
 from typing import Any
 
+import grpc
 import pytest
 from grpc import StatusCode, aio
 from grpc_health.v1 import health_pb2, health_pb2_grpc
@@ -19,12 +21,17 @@ from engine.ports.clock import SystemClock
 from engine.transport.contract import Bookie, Status
 from engine.transport.grpc_generated import bookie_pb2
 from engine.transport.grpc_listener import GrpcListener
-from engine.transport.grpc_security import SECRET_METADATA, Strangers, channel_credentials
+from engine.transport.grpc_security import (
+    SECRET_METADATA,
+    Strangers,
+    UserCalls,
+    channel_credentials,
+)
 from engine.transport.grpc_server import GrpcServer
 from engine.transport.grpc_service import BookieCalls
 from engine.transport.grpc_settings import GrpcSettings
 from engine.transport.security import NO_SECURITY, Security
-from tests.engine.access.known_users import KeptAudit, KnownUsers
+from tests.engine.access.known_users import KeptAudit, KnownUsers, user
 from tests.engine.transport.bookie_contract import BookieContract, Scenario, append, runs_of
 from tests.engine.transport.certificates import Authority
 from tests.engine.transport.grpc_wiring import GrpcTransport, Wired, until, wired
@@ -174,6 +181,8 @@ CHECK = "/grpc.health.v1.Health/Check"
 LOGIN = "/herdbook.access.v1.Access/Login"
 WATCH = "/grpc.health.v1.Health/Watch"
 REFLECT = "/grpc.reflection.v1alpha.ServerReflection/ServerReflectionInfo"
+INFO = "/herdbook.v1.Bookie/Info"
+APPEND = "/herdbook.v1.Bookie/Append"
 
 
 def asked_for_health() -> bytes:
@@ -289,6 +298,126 @@ async def test_one_address_begins_a_quarter_of_the_logins_at_most() -> None:
             call.cancel()
         await asyncio.wait(codes)
     await listener.close(0)
+
+
+async def test_calls_of_one_user_keep_out_neither_other_users_nor_the_cluster() -> None:
+    """Calls without a request count, too."""
+    bob, eve = ([("authorization", f"Bearer token-{name}")] for name in ("bob", "eve"))
+    async with (
+        served_to("bob", "eve") as address,
+        aio.insecure_channel(address) as channel,
+        aio.insecure_channel(address) as other,
+    ):
+        begun: Any = [
+            channel.stream_stream(method, None, None) for method in (INFO, APPEND, REFLECT)
+        ]
+        calls = [begun[number % 3](metadata=bob) for number in range(40)]
+        codes = {asyncio.ensure_future(call.code()) for call in calls}
+        await until(lambda: sum(code.done() for code in codes) == 25)
+        assert {code.result() for code in codes if code.done()} == {StatusCode.RESOURCE_EXHAUSTED}
+        ask: Any = other.unary_unary(INFO, None, None)
+        for known in (eve, [(SECRET_METADATA, SECRET)]):
+            assert await ask(b"", metadata=known) == b""
+        with pytest.raises(aio.AioRpcError, match="too many calls of bob"):
+            await ask(b"", metadata=bob)
+        for call in calls:
+            call.cancel()
+        await asyncio.wait(codes)
+        # What has ended leaves its place; the server hears of it a little later.
+        async with asyncio.timeout(60):
+            while not await answered(ask, bob):
+                pass
+
+
+@asynccontextmanager
+async def served_to(*names: str) -> AsyncIterator[str]:
+    """The address of a server that lets these users in, and 64 calls at once."""
+    users, settings = KnownUsers(*map(user, names)), GrpcSettings(calls_max=64)
+    listener = await GrpcListener.open(
+        bookie_pb2.DESCRIPTOR.services_by_name["Bookie"],
+        BookieCalls({}, settings).handlers(),
+        listen="127.0.0.1:0",
+        security=Security(secret=SECRET),
+        settings=settings,
+        door=UserDoor(users, KeptAudit(), "bookies", Guesses(SystemClock())),
+        logins=True,
+    )
+    try:
+        yield f"127.0.0.1:{listener.port}"
+    finally:
+        await listener.close(0)
+
+
+class Untaken:
+    """A call whose client takes no reply; what it is told when it is refused."""
+
+    def __init__(self) -> None:
+        self.written = asyncio.Event()
+        self.refused: StatusCode | None = None
+
+    async def read(self) -> bytes:
+        return b""
+
+    async def write(self, reply: bytes) -> None:
+        self.written.set()
+        await asyncio.Event().wait()
+
+    async def abort(self, code: StatusCode, text: str) -> None:
+        self.refused = code
+        raise aio.AbortError(text)
+
+
+async def test_replies_that_one_user_does_not_take_have_a_quarter_of_the_room(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("engine.transport.grpc_security._REPLIES_BYTES_MAX", 80)
+
+    async def reply(request: bytes, context: Any) -> bytes:
+        return bytes(10)
+
+    shared = UserCalls(64)
+
+    def begin(name: str) -> tuple[Untaken, "asyncio.Task[None]"]:
+        handler: Any = shared.handler(grpc.unary_unary_rpc_method_handler(reply), name)
+        call = Untaken()
+        return call, asyncio.create_task(handler.stream_stream(None, call))
+
+    bobs = [begin("bob") for _ in range(3)]
+    for call, _ in bobs[:2]:
+        await call.written.wait()
+    refused, ended = bobs[2]
+    with pytest.raises(aio.AbortError):
+        await ended
+    assert refused.refused is StatusCode.RESOURCE_EXHAUSTED
+    eve, _ = begin("eve")
+    await eve.written.wait()
+    bobs[0][1].cancel()
+    await asyncio.wait([bobs[0][1]])
+    again, _ = begin("bob")
+    await again.written.wait()
+
+
+async def answered(ask: Any, known: Any) -> bool:
+    """Whether a call is answered, and not one of too many."""
+    try:
+        await ask(b"", metadata=known)
+    except aio.AioRpcError as error:
+        assert error.code() is StatusCode.RESOURCE_EXHAUSTED
+        return False
+    return True
+
+
+async def test_a_users_call_whose_request_does_not_come_is_ended(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("engine.transport.grpc_security._REQUEST_S", 0.05)
+    async with served_to("bob") as address, aio.insecure_channel(address) as channel:
+        begun: Any = channel.stream_stream(INFO, None, None)
+        bob = [("authorization", "Bearer token-bob")]
+        assert await begun(metadata=bob).code() is StatusCode.DEADLINE_EXCEEDED
+        empty = begun(metadata=bob)
+        await empty.done_writing()
+        assert await empty.code() is StatusCode.INVALID_ARGUMENT
 
 
 async def test_a_check_that_asks_nothing_is_ended_in_time(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -17,26 +17,28 @@ from engine.access.tokens import READ, SESSION, Claims, sign
 from engine.connecting import Wire, make_transport
 from engine.errors import AccessRefused, BookieUnavailable
 from engine.expiry import CLOCK_DIFFERENCE_MS
+from engine.limits import ENTRY_BYTES_MAX, MIB
 from engine.metadata.bookies import Bookies, Registration
 from engine.metadata.memory import MemoryTree
 from engine.ports.clock import SystemClock
 from engine.transport import server_connection
-from engine.transport.contract import Bookie, LedgerFacts, ReadRequest, Status
+from engine.transport.contract import Bookie, LedgerFacts, ReadReply, ReadRequest, Status
 from engine.transport.framed_client import ClientConnection
 from engine.transport.framed_server import FramedServer
 from engine.transport.framed_settings import FramedSettings
-from engine.transport.frames import ErrorCode, Kind, decode_error
+from engine.transport.frames import ErrorCode, Kind, decode_error, frame_header
 from engine.transport.grpc_generated import bookie_pb2
 from engine.transport.grpc_server import GrpcServer
-from engine.transport.messages import Connect
+from engine.transport.grpc_settings import GrpcSettings
+from engine.transport.messages import Connect, Read, WaitLac, encode
 from engine.transport.readable import ReadableBookie
 from engine.transport.security import NO_SECURITY, Security
 from tests.engine.access.known_users import KEY, SECRET
 from tests.engine.transport.bookie_contract import KEY as LEDGER_KEY
 from tests.engine.transport.bookie_contract import append, facts_of, runs_of
-from tests.engine.transport.grpc_wiring import GrpcTransport
+from tests.engine.transport.grpc_wiring import GrpcTransport, until
 from tests.engine.transport.model_bookie import ModelBookie
-from tests.engine.transport.tcp_wiring import TcpHouse
+from tests.engine.transport.tcp_wiring import RawEnd, TcpHouse
 
 NODE: Final = Security(secret=SECRET)
 SHOP: Final = 1
@@ -55,9 +57,11 @@ class Shelf(ModelBookie):
         return next((dict(each.custom) for each in self.facts if each.ledger_id == ledger_id), None)
 
 
-def token(use: Any = READ, expires_ms: int = 2**52, key: bytes = KEY, *names: str) -> str:
+def token(
+    use: Any = READ, expires_ms: int = 2**52, key: bytes = KEY, *names: str, user: str = "ann"
+) -> str:
     named = tuple(("tablespace", name) for name in names or ("shop",))
-    return sign(Claims(use, "ann", expires_ms, named), key)  # type: ignore[arg-type]
+    return sign(Claims(use, user, expires_ms, named), key)  # type: ignore[arg-type]
 
 
 def reader(shown: str) -> Security:
@@ -84,10 +88,10 @@ class Wired:
 
 
 @asynccontextmanager
-async def wired() -> AsyncIterator[Wired]:
+async def wired(settings: FramedSettings | None = None) -> AsyncIterator[Wired]:
     shelf, door = Shelf("a"), ReaderDoor(lambda: (KEY,), CLOCK)
     house = TcpHouse([shelf], NODE, None)
-    house.server = FramedServer(cluster_id="c", security=NODE, door=door)
+    house.server = FramedServer(cluster_id="c", security=NODE, door=door, settings=settings)
     await house.start()
     server = await GrpcServer.start({"a": shelf}, listen="127.0.0.1:0", security=NODE, door=door)
     made = Wired(shelf, house, server)
@@ -277,3 +281,104 @@ async def test_every_method_over_grpc_wants_a_proof() -> None:
                     await call(None, metadata=metadata, timeout=5).read()
                 assert refusal.value.code() is grpc.StatusCode.UNAUTHENTICATED
         assert not made.shelf.calls
+
+
+# Readers who ask for much
+
+
+async def raw_reader(made: Wired, *frames: tuple[Kind, Any]) -> RawEnd:
+    """A connection with ann's read token that asks, and takes no answer."""
+    end = await made.house.raw()
+    end.hello(token=token())
+    end.send(Kind.CONNECT, encode(Connect("a")), 1)
+    for expected in (Kind.WELCOME, Kind.CONNECTED):
+        frame = await end.frame()
+        assert frame is not None and frame.kind == expected
+    # What the kernel takes for the client ends here.
+    end.writer.transport.pause_reading()  # type: ignore[attr-defined]
+    for request, (kind, asked) in enumerate(frames, 2):
+        head = encode(asked)
+        end.writer.write(frame_header(kind, 1, request, head) + head)
+    return end
+
+
+LARGE: Final = (Kind.READ, Read(SHOP, 1, 1, 1))
+
+
+async def large_entry(made: Wired) -> None:
+    body = b"x" * (ENTRY_BYTES_MAX - 1_000)
+    await append(made.shelf, runs_of(SHOP, 1, [[body]]))
+
+
+async def test_replies_that_one_reader_does_not_take_keep_nobody_elses_reads_out() -> None:
+    settings = FramedSettings(reads_bytes_max=64 * MIB, urgent_bytes=16 * MIB)
+    async with wired(settings) as made:
+        await large_entry(made)
+        server = made.house.server
+        for _ in range(12):
+            await raw_reader(made, *[LARGE] * 6)
+        await until(lambda: server.reads.taken_bytes >= 12 * MIB)
+        for security in (NODE, reader(token(user="eve"))):
+            bookie = await made.framed(security)
+            async with asyncio.timeout(30):
+                for _ in range(3):
+                    assert (await bookie.read(read(SHOP))).status is Status.OK
+            assert server.reads.taken_bytes <= 16 * MIB, "ann has a quarter"
+
+
+async def test_a_reader_who_takes_nothing_of_a_reply_is_hung_up_on() -> None:
+    settings = FramedSettings(request_timeout_ms=200)
+    async with wired(settings) as made:
+        await large_entry(made)
+        server = made.house.server
+        await raw_reader(made, LARGE, LARGE)
+        await until(lambda: server.reads.taken_bytes > 0)
+        await until(lambda: not server.connections)
+        assert server.reads.taken_bytes == 0
+
+
+async def test_calls_of_one_reader_over_many_connections_leave_room_for_others() -> None:
+    settings = FramedSettings(calls_max=16)
+    async with wired(settings) as made:
+        server = made.house.server
+        polls = [(Kind.WAIT_LAC, WaitLac(SHOP, 9, 60_000))] * 8
+        ends = [await raw_reader(made, *polls) for _ in range(3)]
+        await until(lambda: server.readers.held == 16)
+        last = ends[-1]
+        last.writer.transport.resume_reading()  # type: ignore[attr-defined]
+        for _ in range(8):
+            frame = await last.frame()
+            assert frame is not None and frame.kind == Kind.ERROR
+            assert decode_error(frame.head)[0] == ErrorCode.OVERLOADED
+        bookie = await made.framed(reader(token(user="eve")))
+        assert (await bookie.wait_lac(SHOP, -2, 0)).status is Status.OK
+        for end in ends:
+            end.writer.transport.abort()
+        await until(lambda: server.readers.held == 0)
+
+
+async def test_reads_of_one_reader_over_grpc_count_as_those_of_one_connection(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    running, go_on, read_now = [], asyncio.Event(), Shelf.read
+
+    async def slowly(shelf: Shelf, request: ReadRequest) -> ReadReply:
+        running.append(request)
+        await go_on.wait()
+        return await read_now(shelf, request)
+
+    monkeypatch.setattr(Shelf, "read", slowly)
+    most = GrpcSettings().connection_read_bytes_max // ENTRY_BYTES_MAX
+    async with wired() as made:
+        bookies = [await made.over_grpc(reader(token())) for _ in range(3 * most)]
+        asked = [asyncio.ensure_future(bookie.read(read(SHOP))) for bookie in bookies]
+        await until(lambda: len(running) == most)
+        for bookie in bookies:
+            # It is answered only after the read had its chance to begin.
+            await bookie.info()
+        assert len(running) == most
+        node = await made.over_grpc(NODE)
+        asked.append(asyncio.ensure_future(node.read(read(SHOP))))
+        await until(lambda: len(running) > most)
+        go_on.set()
+        assert {(await each).status for each in asked} == {Status.OK}

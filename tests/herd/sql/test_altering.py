@@ -293,6 +293,20 @@ async def test_a_check_is_added_if_all_rows_keep_it() -> None:
         assert len(on.space.catalog.table("cow").checks) == 1
 
 
+@pytest.mark.parametrize(
+    "text",
+    [
+        "CREATE TABLE calf (id INT PRIMARY KEY, dam INT REFERENCES other.cow)",
+        "CREATE TABLE calf (id INT PRIMARY KEY, dam INT, FOREIGN KEY (dam) REFERENCES a.b.cow)",
+        "ALTER TABLE cow ADD FOREIGN KEY (id) REFERENCES other.cow (id)",
+    ],
+)
+async def test_a_foreign_key_to_another_tablespace_is_refused(text: str) -> None:
+    async with asking() as on:
+        await on.run(COWS)
+        assert type(await on.error(text)) is NotSupportedError
+
+
 async def test_a_foreign_key_is_added_if_all_rows_keep_it() -> None:
     async with asking() as on:
         await on.run(COWS, THREE, "CREATE TABLE calf (id INT PRIMARY KEY, dam INT)")

@@ -11,6 +11,7 @@ from herd.wire import guest as module
 from herd.wire import messages
 from herd.wire.guest import Guest
 from herd.wire.messages import Failed, Opened, Piece, Table
+from herd.wire.results import arrow_of
 from herd.wire.service import HerdService
 from herd.wire.settings import WireSettings
 from tests.engine.access.known_users import KnownUsers, door_of, user
@@ -64,6 +65,26 @@ async def test_results_have_a_bounded_size_together(tmp_path: Path) -> None:
         assert isinstance(refused, Failed) and refused.name == "TooLarge"
         await guest.ask(messages.Fetch(first.result, drop=True))
         assert isinstance(await asked(guest, session), Table)
+        await guest.close()
+
+
+async def test_pieces_of_one_result_are_made_one_after_the_other(tmp_path: Path) -> None:
+    async with embedded(tmp_path) as herd:
+        service = HerdService(NodeOf(herd), herd.workers, WireSettings(piece_bytes=100_000))
+        guest = Guest(service)
+        made = await asked(guest, await opened(guest))
+        fetches = [guest.ask(messages.Fetch(made.result)) for _ in range(20)]
+        answers: list[Any] = await asyncio.gather(*fetches)
+        first, *others = answers
+        assert isinstance(first, Piece)
+        assert all(isinstance(each, Failed) and "being made" in each.message for each in others)
+        pieces = [made.data, first.data]
+        while first.more:
+            answer = await guest.ask(messages.Fetch(made.result))
+            assert isinstance(answer, Piece)
+            first = answer
+            pieces.append(first.data)
+        assert arrow_of(pieces).num_rows == 20_000
         await guest.close()
 
 

@@ -2,12 +2,14 @@
 
 import asyncio
 import struct
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import msgspec
 import pytest
 
+from engine.access.shares import Shares
 from engine.ports.clock import SystemClock
 from engine.transport.frames import (
     Frame,
@@ -17,6 +19,7 @@ from engine.transport.frames import (
     encode_greeting,
     frame_header,
 )
+from engine.transport.security import Security
 from herd.errors import InterfaceError, TooLarge
 from herd.store import AsyncHerd
 from herd.wire import messages
@@ -25,6 +28,8 @@ from herd.wire.framed_client import dial_sessions
 from herd.wire.framing import CALL, HERD, MORE
 from herd.wire.messages import Failed, Open, Opened, decode_answer, encode
 from herd.wire.settings import WireSettings
+from tests.engine.access.known_users import SECRET, KnownUsers, door_of, user
+from tests.engine.transport.grpc_wiring import until
 from tests.herd.wire.test_route import reaching, serving
 from tests.herd.wire.wiring import embedded
 
@@ -60,9 +65,9 @@ class Stranger:
             self._heard += self._frames.feed(data)
         return self._heard.pop(0)
 
-    async def greet(self) -> None:
+    async def greet(self, **more: Any) -> None:
         """Be welcome."""
-        self.say(Kind.HELLO, encode_greeting({HERD: [1, 0]}))
+        self.say(Kind.HELLO, encode_greeting({HERD: [1, 0], **more}))
         welcome = await self.hear()
         assert welcome is not None and welcome.kind == Kind.WELCOME
 
@@ -338,6 +343,92 @@ async def test_who_takes_no_answers_is_not_read_from(tmp_path: Path) -> None:
             assert frame is not None
             heard += frame.target != MORE
         await stranger.leave()
+
+
+async def test_answers_that_a_user_does_not_take_count_over_all_connections(
+    tmp_path: Path,
+) -> None:
+    small = WireSettings(results_bytes_max=12_000_000)
+    ann = user("ann", ("tablespace", "default", "read"))
+    door, security = door_of(KnownUsers(ann)), Security(secret=SECRET)
+    async with (
+        embedded(tmp_path) as herd,
+        serving(herd, small, security, door) as one,
+        reaching(herd, [one.address], small, security) as node,
+    ):
+        table = await herd.create_table("big", *_BIG)
+        await table.put({"id": 1, "data": b"x" * 500_000})
+        get = encode(messages.Get("default", "big", [1]))
+        strangers = [await Stranger.come(one.address) for _ in range(4)]
+        for each in strangers:
+            await each.greet(token="token-ann")
+            each.writer.transport.pause_reading()  # type: ignore[attr-defined]
+            for request in range(1, 101):
+                each.say(CALL, get, request)
+        session = await node.session()
+        while one.server.answers.held < 2_500_000 or any(
+            each._tasks for each in one.server.connections
+        ):
+            # Parts of the cluster are answered all the while.
+            assert (await session.execute("SELECT id FROM big WHERE id = 1")).rows == [(1,)]
+        assert sum(each.wire.queued_bytes for each in one.server.connections) < 4_000_000
+        refused = 0
+        for each in strangers:
+            each.writer.transport.resume_reading()  # type: ignore[attr-defined]
+            heard = 0
+            while heard < 100:
+                frame = await each.hear()
+                assert frame is not None
+                heard += frame.target != MORE
+                refused += b"wait to be taken" in frame.head
+        assert refused
+        await session.close()
+        for each in strangers:
+            await each.leave()
+        assert one.server.answers.held == 0
+
+
+async def test_calls_of_a_user_that_wait_count_over_all_connections(tmp_path: Path) -> None:
+    small = WireSettings(calls_max=8)
+    ann = user("ann", ("tablespace", "default", "write"))
+    door, security = door_of(KnownUsers(ann)), Security(secret=SECRET)
+    async with (
+        embedded(tmp_path) as herd,
+        serving(herd, small, security, door) as one,
+        reaching(herd, [one.address], small, security) as node,
+    ):
+        session = await node.session()
+        await session.execute("CREATE TABLE cow (id INT PRIMARY KEY, n INT)")
+        await session.execute("INSERT INTO cow VALUES (1, 0)")
+        await session.begin()
+        await session.execute("UPDATE cow SET n = 1 WHERE id = 1")
+        strangers = [await Stranger.come(one.address) for _ in range(9)]
+        sessions = []
+        for each in strangers:
+            await each.greet(token="token-ann")
+            sessions.append(await each.ask(Open("default", messages.AUTOCOMMIT)))
+        text = "UPDATE cow SET n = 2 WHERE id = 1"
+        for number, (each, opened) in enumerate(zip(strangers, sessions, strict=True)):
+            await until(partial(is_held, one.server.running, 8 * number))
+            update = encode(messages.Execute(opened.session, messages.AUTOCOMMIT, text))
+            for request in range(2, 10):
+                each.say(CALL, update, request)
+        # Eight connections are full, and what comes over the ninth is too much beside them.
+        for _ in range(8):
+            told = await strangers[-1].hear()
+            assert told is not None
+            failure = decode_answer(told.head)
+            assert isinstance(failure, Failed) and "too many calls" in failure.message
+        assert one.server.running.held == 64
+        await session.commit()
+        for each in strangers:
+            await each.leave()
+        await session.close()
+
+
+def is_held(shares: Shares, count: int) -> bool:
+    """Whether so much is held."""
+    return shares.held >= count
 
 
 def _big() -> tuple[Any, list[str]]:

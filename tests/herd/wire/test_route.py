@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from engine.access.door import Door
 from engine.ports.clock import SystemClock
 from engine.transport.listening import listen_tcp
 from engine.transport.security import NO_SECURITY, Security
@@ -93,11 +94,15 @@ class Served:
 
 @asynccontextmanager
 async def serving(
-    herd: AsyncHerd, settings: WireSettings = SOON, security: Security = NO_SECURITY
+    herd: AsyncHerd,
+    settings: WireSettings = SOON,
+    security: Security = NO_SECURITY,
+    door: Door | None = None,
 ) -> AsyncIterator[Served]:
     """A node that listens at a port of its own."""
     node = NodeOf(herd)
-    server = SessionServer(HerdService(node, herd.workers, settings), security=security)
+    service = HerdService(node, herd.workers, settings)
+    server = SessionServer(service, security=security, door=door)
     listener = await listen_tcp(
         server.accept_counted,
         "127.0.0.1",

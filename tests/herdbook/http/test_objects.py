@@ -121,6 +121,13 @@ def test_names_that_look_like_something_else_are_names(ask: Asker, name: str) ->
     assert [each["name"] for each in listed] == [name]
 
 
+@pytest.mark.parametrize("said", [b'{"\xe9": ""}', b'{"cow": "\xff"}', b"[" * 9_000, b'{"a": 1}'])
+def test_metadata_that_is_no_json_of_texts_is_refused(ask: Asker, said: bytes) -> None:
+    headers: Any = {"X-Herdbook-Metadata": said}
+    reply = ask("PUT", f"{BUCKET}/cow", content=b"moo", headers=headers)
+    assert (reply.status_code, reply.json()["error"]["code"]) == (400, "invalid_metadata")
+
+
 def test_an_encoded_slash_is_a_slash(ask: Asker) -> None:
     put(ask, "folder/elsa", b"one")
     assert ask("GET", f"{BUCKET}/folder/elsa").content == b"one"
