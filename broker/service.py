@@ -574,6 +574,10 @@ class Broker(RollingOut):
             async with asyncio.timeout(None if timeout_ms is None else timeout_ms / 1000):
                 return await term.waits.until_final(task_id)
         except TimeoutError:
+            # Another replica may lead by now, and may have seen the task end.
+            task = self.get(task_id)
+            if task.status in FINAL_STATES:
+                return task
             text = f"task {task_id} has not ended after {timeout_ms} ms"
             raise WaitTimedOut(text, task_id=task_id) from None
 
