@@ -199,6 +199,10 @@ class Guest:
     ) -> Failed:
         if isinstance(error, EngineError):
             error = translated(error)
+            transaction = hosted.session.transaction if hosted is not None else None
+            if transaction is not None:
+                # What the call changed in it must not be committed: the caller may call again.
+                transaction.end(f"a call in it failed: {error.message}")
         tablespace = hosted.tablespace if hosted is not None else getattr(call, "tablespace", "")
         if isinstance(error, AccessDenied):
             self._note(call, tablespace, error)
