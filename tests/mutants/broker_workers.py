@@ -26,6 +26,16 @@ BROKER_WORKER_MUTANTS: Final[tuple[Mutant, ...]] = (
         ),
     ),
     Mutant(
+        "a-worker-begins-what-comes-too-late",
+        "a worker begins nothing when half a lease has passed since its last acknowledged heartbeat",
+        "broker/worker/worker.py",
+        " or self._ending or late:",
+        " or self._ending:",
+        by_test(
+            _WORKER, "test_what_comes_when_half_a_lease_has_passed_is_handed_back_and_never_begun"
+        ),
+    ),
+    Mutant(
         "a-worker-outlives-its-lease",
         "a worker ends its processes half a lease after its last acknowledged heartbeat was sent",
         "broker/worker/worker.py",

@@ -190,6 +190,14 @@ REPLICA_MUTANTS: Final = (
         ),
     ),
     Mutant(
+        "a-cancelled-call-waits-for-the-log",
+        "a cancelled call ends at once, and as cancelled",
+        _CONFIRMED,
+        "        if kind is not None and not issubclass(kind, Exception):\n",
+        "        if False:\n",
+        by_test(_CONFIRMED_TESTS, "test_a_block_that_is_cancelled_waits_for_no_confirmation"),
+    ),
+    Mutant(
         "a-block-that-has-written-is-said-to-have-done-nothing",
         "a call that may have changed something is never told that it did not",
         _LEADING,
