@@ -79,8 +79,8 @@ BROKER_WORKER_MUTANTS: Final[tuple[Mutant, ...]] = (
         "a-draining-worker-begins-more",
         "after a drain began nothing is begun",
         "broker/worker/worker.py",
-        "if self._draining.is_set() or self._ending:",
-        "if self._ending:",
+        "if self._draining.is_set() or self._ending or late:",
+        "if self._ending or late:",
         by_test(_WORKER, "test_a_drain_finishes_what_runs_hands_back_what_comes_and_leaves"),
     ),
     Mutant(

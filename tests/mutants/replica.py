@@ -267,8 +267,10 @@ REPLICA_MUTANTS: Final = (
         "reads-see-what-a-failed-machine-did",
         "nothing of a failed batch is seen",
         "engine/replica/reading.py",
-        "is not Role.LEADER or self._applier.failed:",
-        "is not Role.LEADER:",
+        " and not self._applier.failed:\n            found = look(self._rows)\n"
+        "            # Check the lease only now, after the answer: this proves that nobody led "
+        "meanwhile.\n            same = self._leading is leading and not self._applier.failed\n",
+        ":\n            found, same = look(self._rows), True\n",
         by_test(_TROUBLE_TESTS, "test_a_read_sees_nothing_of_what_a_failed_machine_left_behind"),
     ),
     Mutant(
