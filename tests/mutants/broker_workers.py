@@ -27,7 +27,7 @@ BROKER_WORKER_MUTANTS: Final[tuple[Mutant, ...]] = (
     ),
     Mutant(
         "a-worker-begins-what-comes-too-late",
-        "a worker begins nothing when half a lease has passed since its last acknowledged heartbeat",
+        "a worker begins nothing once half a lease has passed without an answer",
         "broker/worker/worker.py",
         " or self._ending or late:",
         " or self._ending:",
