@@ -95,8 +95,6 @@ class Session:
                     answered = self._start_short(planned, planned.short, parameters)
                     if answered is not None:
                         return answered
-            except ProgrammingError:
-                return self._execute(text, parameters)
             except Exception as error:
                 failure = self._failure(error)
             else:
@@ -117,7 +115,7 @@ class Session:
             async with self.turn:
                 return await self._within(planned, lambda one, work: _run(one, work, parameters))
         except Exception as error:
-            failure = await self._confirmed(self._failure(error))
+            failure = self._failure(error)
         finally:
             self._ran(running)
         raise failure
@@ -140,7 +138,7 @@ class Session:
             async with self.turn:
                 return await self._within(planned, lambda one, work: _run_many(one, work, many))
         except Exception as error:
-            failure = await self._confirmed(self._failure(error))
+            failure = self._failure(error)
         finally:
             self._ran(running)
         raise failure
@@ -326,16 +324,6 @@ class Session:
                 hint="connect again if a new one has the same name",
             )
         return database_error(error)
-
-    async def _confirmed(self, failure: Error) -> Error:
-        """The error, if this replica still leads: one that does not may have old definitions."""
-        if not isinstance(failure, ProgrammingError) or self.space.dropped:
-            return failure
-        try:
-            await self.space.until_readable()
-        except Error as unconfirmed:
-            return unconfirmed
-        return failure
 
     def _forget(self) -> None:
         self.transaction = None

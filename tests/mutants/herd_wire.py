@@ -29,10 +29,10 @@ HERD_WIRE_MUTANTS: Final = (
     ),
     Mutant(
         "a-deposed-leader-says-that-there-is-no-table",
-        "an error that follows from definitions is told only by a leader",
-        "herd/sql/session.py",
-        "            await self.space.until_readable()\n",
-        "            pass\n",
+        "what follows from definitions is told only by a leader",
+        _GUEST,
+        "        space.replica.read_now(lambda rows: None)\n",
+        "        pass\n",
         by_test(
             _GUEST_TESTS,
             "test_a_deposed_leader_says_nothing_of_tables_that_it_does_not_know",

@@ -176,7 +176,10 @@ async def test_a_deposed_leader_says_nothing_of_tables_that_it_does_not_know(
             away.setattr(leading.holding, "holds", lambda: False)
             away.setattr(leading, "lease_ms", 60_000)
             away.setattr(leading, "confirm", _unconfirmed)
-            for text in ("SELECT * FROM cows", "INSERT INTO cows VALUES (1)", "DROP TABLE cows"):
+            for text in (
+                *("SELECT * FROM cows", "INSERT INTO cows VALUES (1)", "DROP TABLE cows"),
+                "DROP TABLE IF EXISTS cows",
+            ):
                 failed = await guest.ask(messages.Execute(session, messages.AUTOCOMMIT, text))
                 assert isinstance(failed, Failed) and failed.name == "LeaderUnavailable", text
         await guest.close()
