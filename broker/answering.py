@@ -1,7 +1,7 @@
 """What a broker answers to who looks: tasks, queues, workers, limits and their use.
 
 Invariants:
-- Only a leader whose lease holds answers: nobody is told of a state that others have left behind.
+- Only a leader answers whose lease holds or whose log confirms the read, so no answer is stale.
 - A look is bounded; long lists come in pages.
 """
 

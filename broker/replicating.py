@@ -28,9 +28,9 @@ class Replicated(Protocol):
         ...
 
     def may_answer(self) -> bool:
-        """Whether no other replica can have led since this one's term began. If not, grant nothing.
+        """Whether no other replica can have led since this one's term began.
 
-        Call it last: after deciding what to grant, and just before sending it.
+        If not, ask the log first. Call it last, just before sending the answer.
         """
         ...
 
@@ -54,7 +54,7 @@ class Replicated(Protocol):
         ...
 
     def read_now(self, look: Callable[[ReadRows], T]) -> T:
-        """What `look` finds in the state, if this replica leads at this moment."""
+        """What `look` finds in the state, if the lease holds, or inside `ConfirmedReads`."""
         ...
 
     def stale_read(self, look: Callable[[ReadRows], T]) -> tuple[T, Position]:

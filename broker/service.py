@@ -6,8 +6,8 @@
 
 Invariants:
 - What a call acknowledged is durable in the log and applied here.
-- Only the leader serves: while its replica's lease holds, and once its memory is built from the
-  rows. The other replicas answer who leads.
+- Only the leader serves, once its memory is built from the rows. It answers reads under its
+  replica's lease, or inside `ConfirmedReads`. The other replicas answer who leads.
 - A bug can make the leader's memory wrong, but not the rows. The leader then rebuilds its memory
   from the rows. To workers and callers this looks like a change of leader.
 - A call that raises `NotLeader` or `Overloaded` changed nothing; one that raises `OutcomeUnknown`
@@ -574,6 +574,10 @@ class Broker(RollingOut):
             async with asyncio.timeout(None if timeout_ms is None else timeout_ms / 1000):
                 return await term.waits.until_final(task_id)
         except TimeoutError:
+            # Another replica may lead by now, and may have seen the task end.
+            task = self.get(task_id)
+            if task.status in FINAL_STATES:
+                return task
             text = f"task {task_id} has not ended after {timeout_ms} ms"
             raise WaitTimedOut(text, task_id=task_id) from None
 

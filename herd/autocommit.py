@@ -105,7 +105,7 @@ class RowWriter:
         return answered
 
     def _checked(self, key: bytes, change: ChangeRow) -> bytes | None:
-        """As `_command`. What is answered without the log counts only while the lease holds."""
+        """As `_command`. What is answered without the log is read as `rows_get` reads it."""
         try:
             command = self._command(key, change)
         except Exception:

@@ -14,7 +14,8 @@ Invariants:
 - What is locked is locked in the same table as everybody's, until the command is applied. It never
   waits, so it is in no circle of waits: where somebody is in the way it lets go of everything.
 - Between its first look and its command nobody else runs: what was looked at under locks holds.
-- What is answered by its looks alone counts, because the first of them needs the lease.
+- What is answered by its looks alone counts, because the first of them needs the lease, or is
+  confirmed.
 - Tables with indexes, children or CHECKs, tables that log their rows before, and foreign keys of
   other than primary keys take the long way. So does what a constraint refuses: there it says why.
 - A parent is locked, shared, before it is looked at, as for everybody.

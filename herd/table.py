@@ -338,7 +338,7 @@ class AsyncTable:
             own.rollback()
 
     async def _readable(self) -> None:
-        """Wait for the lease, if it does not hold at the moment."""
+        """Wait until this leader may answer reads."""
         await self.space.until_readable()
 
 

@@ -191,14 +191,14 @@ class Tablespace:
         return found
 
     def rows_get(self, key: bytes) -> bytes | None:
-        """What is committed. Raises `LeaderUnavailable` without a lease."""
+        """What is committed. Raises `LeaderUnavailable` as `Replica.read_now` does."""
         try:
             return self.replica.read_now(lambda rows: rows.get(key))
         except EngineError as error:
             raise translated(error) from error
 
     def rows_scan(self, first: bytes, end: bytes, limit: int) -> list[KeyValue]:
-        """What is committed. Raises `LeaderUnavailable` without a lease."""
+        """What is committed. Raises `LeaderUnavailable` as `Replica.read_now` does."""
         try:
             return self.replica.read_now(lambda rows: rows.scan(first, end, limit))
         except EngineError as error:

@@ -185,7 +185,7 @@ class Transaction(Holder):
                 raise SerializationFailure("definitions changed meanwhile", hint="begin again")
             self._defined_then = now
         if self.isolation is Isolation.SNAPSHOT and self._snapshot is None:
-            # A leader that has been replaced, and does not know it yet, has no lease.
+            # This needs the lease, or is confirmed: the leader may have been replaced.
             self._space.rows_get(COUNTERS)
             self._defined_then = self._space.catalog
             self._snapshot = self._space.view()

@@ -24,7 +24,9 @@ from broker.http.bodies import Bodies, BodyLate, HttpSettings
 from broker.http.desk import Desk
 from broker.http.logins import Doorkeeper
 from broker.http.relay import FORWARDED, Passed, Relay
+from broker.translating import translating
 from broker.waits import Waits
+from engine.replica import ConfirmedReads
 from engine.uncollected import uncollected
 
 JSON: Final = "application/json"
@@ -95,7 +97,9 @@ class Front:
         body = b""
         try:
             async with self._bodies.of(request, user_of(request.scope)) as body:
-                return await work(request, body, who)
+                with translating():
+                    async with ConfirmedReads():
+                        return await work(request, body, who)
         except ClientDisconnect:
             return Response(status_code=400)
         except BodyLate:

@@ -3,7 +3,6 @@
 Invariants:
 - A task is sent to its worker only after its assignment is durable.
 - A picked task takes a place of its worker until its attempt ends or the assignment is refused.
-- A leader that may have been replaced picks and sends nothing.
 - One turn of the event loop makes one command for all workers. While it is under way, the next
   command is gathered: it could not become durable any sooner.
 - Workers take turns: the first one in a round is the last one in the next round.
@@ -43,7 +42,6 @@ TAKEN_A_ROUND: Final = ITEMS_MAX
 _logger = logging.getLogger(__name__)
 CANCELLED: Final = "cancelled"
 OVERDUE: Final = "deadline_expired"
-"""How often a leader whose lease has expired checks whether it was renewed."""
 _Taken = list[tuple[Member, int, list[Pick]]]
 """Worker, session, and the tasks that were picked for it."""
 Answered = Callable[[list[int], list[Task], bool], int]

@@ -10,13 +10,13 @@ begins only after it has closed the old log to such entries. So tasks keep runni
 metadata store is away. Opening a session is such an entry, so welcomes need no lease either. Nor
 does sending a task: its assignment is in the log, so the next leader knows who may run it.
 
-The worker counts from the moment before it sent the heartbeat, and ends its processes when half its
-lease has passed since then. A new leader grants every session a whole lease from the beginning of
-its own term, which is later. So it gives a task to another worker only after the first worker has
-ended it. This holds whatever the ratio of the workers' lease to the replicas' lease. The other half
-of the lease covers clocks that run at different speeds and the time that ending takes. The longest
-lease that a worker may be using is logged with its session. If a new leader has another setting,
-the longer of the two applies.
+The worker counts from the moment before it sent the heartbeat. When half its lease has passed since
+then, it ends its processes and begins nothing more. A new leader grants every session a whole lease
+from the beginning of its own term, which is later. So it gives a task to another worker only after
+the first worker has ended it. This holds whatever the ratio of the workers' lease to the replicas'
+lease. The other half of the lease covers clocks that run at different speeds and the time that
+ending takes. The longest lease that a worker may be using is logged with its session. If a new
+leader has another setting, the longer of the two applies.
 
 Invariants:
 - A session expires only after a whole lease without a message from its worker.

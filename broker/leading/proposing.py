@@ -177,6 +177,8 @@ class Proposing:
         full = self._gathered_bytes + size_bytes > BATCH_BYTES_MAX
         if full or len(self._gathered) + len(specs) > ITEMS_MAX:
             self.flush()
+        # The flush may run for another caller.
+        note_write()
         if not self._gathered:
             self._loop.call_soon(self.flush)
         future: asyncio.Future[Answers] = self._loop.create_future()

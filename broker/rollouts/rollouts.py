@@ -9,6 +9,7 @@ Invariants:
 """
 
 import asyncio
+import re
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final
 
@@ -40,7 +41,9 @@ class AsyncRollouts:
         """
         read = read_document(document)
         now_ms = await self._calls.now_ms()
-        name = read.task_id or f"{read.cluster_name}-{now_ms}"
+        # A name is a part of paths.
+        cluster = re.sub(r"[\s/]", "-", read.cluster_name)
+        name = read.task_id or f"{cluster}-{now_ms}"
         rollout = Rollout(name, replace(read, task_id=name))
         rollout.started_ms = rollout.progress_ms = now_ms
         note = Note(now_ms, by, "", f"started: {read.action} {read.version} of {read.owner}")

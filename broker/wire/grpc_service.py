@@ -31,6 +31,7 @@ from broker.errors import (
 )
 from broker.task import FINAL_STATES, Task
 from broker.tenant_calls import as_seen_by, check_works
+from broker.translating import translating
 from broker.waits import Waits
 from broker.wire.ask_server import AskStreams
 from broker.wire.asking import METHODS, READS, WAIT_MS_MAX
@@ -40,6 +41,7 @@ from broker.wire.worker_messages import WorkerMessages
 from engine.access.audit import NO_AUDIT, Audit
 from engine.access.door import CALLER, CHECK_S
 from engine.errors import AccessRefused, EngineError
+from engine.replica import ConfirmedReads
 
 SERVICE: Final = "herdbook.broker.v1.Broker"
 _WAITS_MAX: Final = 1_000
@@ -127,7 +129,9 @@ class BrokerCalls:
             who = await self._asking()
             with self._waits_of(who, said):
                 try:
-                    await act(who, said, reply)
+                    with translating():
+                        async with ConfirmedReads():
+                            await act(who, said, reply)
                 except NotLeader as error:
                     if error.leader and not forwarded:
                         passed = await self._passed_on(error.leader, name, said)
@@ -328,7 +332,9 @@ class BrokerCalls:
         reply = self._wire.FetchCodeReply
         try:
             check_works(await self._asking())
-            archive = await self._broker.fetch_code(said.name)
+            with translating():
+                async with ConfirmedReads():
+                    archive = await self._broker.fetch_code(said.name)
             for at in range(0, len(archive), POOL_PART_BYTES_MAX):
                 yield reply(data=archive[at : at + POOL_PART_BYTES_MAX]).SerializeToString()
         except BrokerError as error:

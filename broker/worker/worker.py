@@ -382,7 +382,9 @@ class Worker:
             raise (AccessDenied if message.final else SessionLost)(message.reason)
 
     def _take(self, runs: list[Run]) -> None:
-        if self._draining.is_set() or self._ending:
+        # Half a lease after the last answer, another worker may have what comes late.
+        late = self._left_s <= 0
+        if self._draining.is_set() or self._ending or late:
             self.done([Completion(run.id, run.attempt, Ended.HANDED_BACK) for run in runs])
         else:
             self._places.run(runs)
@@ -404,12 +406,17 @@ class Worker:
 
     # The lease
 
+    @property
+    def _left_s(self) -> float:
+        """For how long tasks may still run if the broker does not answer."""
+        return self._renewed_s + self._lease_ms / 2000 - self._clock.monotonic()
+
     async def _watch_lease(self) -> None:
         """End every process when half a lease has passed without an acknowledged heartbeat."""
         await self._connected.wait()
         while True:
             self._welcomed.clear()
-            left_s = self._renewed_s + self._lease_ms / 2000 - self._clock.monotonic()
+            left_s = self._left_s
             if left_s > 0:
                 # A shorter lease must not be noticed at the end of a longer one.
                 with suppress(TimeoutError):

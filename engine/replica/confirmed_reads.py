@@ -65,10 +65,13 @@ class ConfirmedReads:
     async def __aenter__(self) -> None:
         self._token = _block.set(self)
 
-    async def __aexit__(self, *raised: object) -> None:
+    async def __aexit__(self, kind: type[BaseException] | None, *raised: object) -> None:
         self._ended = True
         assert self._token is not None
         _block.reset(self._token)
+        if kind is not None and not issubclass(kind, Exception):
+            # A cancelled call answers nothing, and its caller must not wait for the log.
+            return
         for term, batch in self._read.items():
             if term.taken_batch < batch:
                 await self._confirm(term)

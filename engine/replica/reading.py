@@ -95,7 +95,7 @@ class Reading:
         True: it leads, and no other replica can have led since its term began. So its state has
         everything that was ever acknowledged, and nobody else grants the same. Call it last, when
         the answer is ready, just before sending it. False: it does not lead, or its lease has
-        expired; the next renewal may prolong it, and `read` waits for that. Any thread may call it.
+        expired: then `read` asks the log. Any thread may call it.
         """
         leading = self._leading
         return (

@@ -199,6 +199,10 @@ class Guest:
     ) -> Failed:
         if isinstance(error, EngineError):
             error = translated(error)
+            transaction = hosted.session.transaction if hosted is not None else None
+            if transaction is not None:
+                # What the call changed in it must not be committed: the caller may call again.
+                transaction.end(f"a call in it failed: {error.message}")
         tablespace = hosted.tablespace if hosted is not None else getattr(call, "tablespace", "")
         if isinstance(error, AccessDenied):
             self._note(call, tablespace, error)
@@ -282,6 +286,7 @@ class Guest:
 
     async def _execute(self, call: messages.Execute) -> Answer:
         session, user = self._session(call.session, call.mode), self._hosted(call.session).user
+        _check_leads(session)
         result = await session.execute(call.text, call.parameters)
         table = result.table
         if table is None and call.mode & messages.ONLY_ARROW and result.columns:
@@ -306,6 +311,7 @@ class Guest:
 
     async def _execute_many(self, call: messages.ExecuteMany) -> Answer:
         session = self._session(call.session, call.mode)
+        _check_leads(session)
         return self._rows(session, await session.execute_many(call.text, call.rows))
 
     async def _begin(self, call: messages.Begin) -> Answer:
@@ -489,6 +495,22 @@ def _told_of(call: messages.Call, tablespace: str) -> str:
         key = call.key if isinstance(call.key, list | tuple) else [call.key]
         return f"{said} {call.table} {' '.join(map(str, key))}"
     return said
+
+
+def _check_leads(session: "Session") -> None:
+    """Raise `LeaderUnavailable` where another replica leads: definitions here may be old.
+
+    Whoever is in a transaction hears that it has ended.
+    """
+    if hasattr(session, "position"):
+        # That of a follower, which says how old its answers are.
+        return
+    space = session.space
+    try:
+        space.replica.read_now(lambda rows: None)
+    except EngineError as error:
+        if session.transaction is None and not space.dropped:
+            raise translated(error) from error
 
 
 def _state_of(session: "Session") -> int:

@@ -53,7 +53,9 @@ async def answer(
 ) -> Answer:
     """The answer to a call about a table. Raises what is in `herd.errors`."""
     if type(call) is messages.Describe:
-        return _described(await service.table(call.table, call.tablespace))
+        described = await service.table(call.table, call.tablespace)
+        await described.space.until_readable()
+        return _described(described)
     table = await service.table(call.table, call.tablespace)
     if type(call) in _CHANGES or getattr(call, "locks", False):
         check_tables(principal, (call.table,), table.space.catalog)

@@ -1,9 +1,9 @@
 """`/health/live`, `/health/ready`, `/metrics`: for machines that watch.
 
 Invariants:
-- Alive is who answers; ready is a node whose roles all serve and that has bookies.
-- A node is ready, but degraded, while the metadata store does not answer: reads and writes go on,
-  and a balancer that took out all nodes at once would end them.
+- Whoever answers is alive. A node is ready if all its roles serve and there are bookies.
+- While the metadata store does not answer, a node is ready, but degraded: reads and writes go on,
+  and would end if a balancer took out all nodes at once.
 - Health tells nothing but that, and needs no login.
 """
 
@@ -64,7 +64,7 @@ def places_of(
 
 
 async def _state_of(house: House) -> tuple[str, str]:
-    """Why the store cannot be used, and why only in part; "" if it can."""
+    """Why the store cannot be used at all, and why only in part; "" for each that is not so."""
     why = degraded = ""
     try:
         async with asyncio.timeout(_READY_TIMEOUT_S):

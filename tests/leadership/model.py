@@ -31,11 +31,10 @@ Rules, each a field of `Rules`:
 5. It closes the last listed ledger by recovery, which fences it (`fences`), and applies it.
 6. It lists a ledger of its own, if the list still has its epoch (`lists_in_its_epoch`). It leads.
 7. A leader acknowledges an append when its ledger took it. That needs no lease.
-8. A leader answers reads, and grants whatever it grants, only while a lease holds
-   (`answers_under_the_lease`): that of the incarnation which the list names for its epoch, and not
-   that of a later incarnation of its process (`leads_as_the_incarnation_named`).
-   Without a lease it answers a read when its ledger has taken an append that was sent after the
-   read began (`confirms_reads_with_later_appends`), and then from all that it has applied.
+8. A leader answers a read while a lease holds (`answers_under_the_lease`): that of the incarnation
+   which the list names for its epoch, and not that of a later incarnation of its process
+   (`leads_as_the_incarnation_named`). Without a lease it answers a read only after its ledger has
+   taken an append that was sent after the read began (`confirms_reads_with_later_appends`).
 9. Who resigns answers nothing from the moment before that is sent (`resigning_ends_the_lease`). The
    list is marked only if it still has the epoch that was read from it (`resigns_in_its_epoch`), and
    names the attempt that is given up (`resigns_one_attempt`): the same process may have tried again

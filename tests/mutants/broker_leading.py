@@ -346,6 +346,25 @@ BROKER_LEADING_MUTANTS: Final[tuple[Mutant, ...]] = (
         ),
     ),
     Mutant(
+        "a-submission-that-another-caller-sent-is-said-to-have-done-nothing",
+        "a call that may have changed something is never told that it did not",
+        "broker/leading/proposing.py",
+        "        # The flush may run for another caller.\n        note_write()\n",
+        "",
+        by_test(
+            _LEASES,
+            "test_a_submission_that_another_caller_sent_is_never_said_to_have_done_nothing",
+        ),
+    ),
+    Mutant(
+        "a-wait-ends-without-another-look",
+        "a wait whose time is over says so only at a leader",
+        "broker/service.py",
+        "            task = self.get(task_id)\n            if",
+        "            if",
+        by_test(_LEASES, "test_a_wait_that_is_over_in_time_looks_again_before_it_says_so"),
+    ),
+    Mutant(
         "a-leader-without-a-lease-answers",
         "what is in memory is answered only with a lease, or if the log confirms it",
         "broker/service.py",

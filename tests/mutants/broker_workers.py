@@ -26,6 +26,16 @@ BROKER_WORKER_MUTANTS: Final[tuple[Mutant, ...]] = (
         ),
     ),
     Mutant(
+        "a-worker-begins-what-comes-too-late",
+        "a worker begins nothing once half a lease has passed without an answer",
+        "broker/worker/worker.py",
+        " or self._ending or late:",
+        " or self._ending:",
+        by_test(
+            _WORKER, "test_what_comes_when_half_a_lease_has_passed_is_handed_back_and_never_begun"
+        ),
+    ),
+    Mutant(
         "a-worker-outlives-its-lease",
         "a worker ends its processes half a lease after its last acknowledged heartbeat was sent",
         "broker/worker/worker.py",
@@ -69,8 +79,8 @@ BROKER_WORKER_MUTANTS: Final[tuple[Mutant, ...]] = (
         "a-draining-worker-begins-more",
         "after a drain began nothing is begun",
         "broker/worker/worker.py",
-        "if self._draining.is_set() or self._ending:",
-        "if self._ending:",
+        "if self._draining.is_set() or self._ending or late:",
+        "if self._ending or late:",
         by_test(_WORKER, "test_a_drain_finishes_what_runs_hands_back_what_comes_and_leaves"),
     ),
     Mutant(

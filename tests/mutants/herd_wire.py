@@ -17,6 +17,28 @@ _GUEST_TESTS: Final = "herd/wire/test_guest.py"
 
 HERD_WIRE_MUTANTS: Final = (
     Mutant(
+        "a-transaction-keeps-what-an-unconfirmed-call-changed",
+        "what a call changed in a transaction is not committed if the call is told to have failed",
+        _GUEST,
+        "            if transaction is not None:\n                # What",
+        "            if False:\n                # What",
+        by_test(
+            _GUEST_TESTS,
+            "test_a_transaction_ends_if_what_one_of_its_statements_read_is_not_confirmed",
+        ),
+    ),
+    Mutant(
+        "a-deposed-leader-says-that-there-is-no-table",
+        "what follows from definitions is told only by a leader",
+        _GUEST,
+        "        space.replica.read_now(lambda rows: None)\n",
+        "        pass\n",
+        by_test(
+            _GUEST_TESTS,
+            "test_a_deposed_leader_says_nothing_of_tables_that_it_does_not_know",
+        ),
+    ),
+    Mutant(
         "a-type-name-is-sent-that-earlier-clients-do-not-know",
         "clients of earlier versions can read every result",
         "herd/arrow.py",

@@ -279,7 +279,7 @@ METADATA_MUTANTS: Final = (
         "an-older-start-replaces-a-newer-ones-registration",
         "an older start does not replace the registration of a newer one",
         "engine/metadata/bookies.py",
-        "        await self.check_newest(registration.bookie_id, registration.boot)\n",
+        "            await self.check_newest(registration.bookie_id, registration.boot)\n",
         "",
         by_test(
             "engine/bookie/test_service_identity.py",

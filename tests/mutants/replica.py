@@ -190,6 +190,14 @@ REPLICA_MUTANTS: Final = (
         ),
     ),
     Mutant(
+        "a-cancelled-call-waits-for-the-log",
+        "a cancelled call ends at once, and as cancelled",
+        _CONFIRMED,
+        "        if kind is not None and not issubclass(kind, Exception):\n",
+        "        if False:\n",
+        by_test(_CONFIRMED_TESTS, "test_a_block_that_is_cancelled_waits_for_no_confirmation"),
+    ),
+    Mutant(
         "a-block-that-has-written-is-said-to-have-done-nothing",
         "a call that may have changed something is never told that it did not",
         _LEADING,
@@ -259,8 +267,10 @@ REPLICA_MUTANTS: Final = (
         "reads-see-what-a-failed-machine-did",
         "nothing of a failed batch is seen",
         "engine/replica/reading.py",
-        "is not Role.LEADER or self._applier.failed:",
-        "is not Role.LEADER:",
+        " and not self._applier.failed:\n            found = look(self._rows)\n"
+        "            # Check the lease only now, after the answer: this proves that nobody led "
+        "meanwhile.\n            same = self._leading is leading and not self._applier.failed\n",
+        ":\n            found, same = look(self._rows), True\n",
         by_test(_TROUBLE_TESTS, "test_a_read_sees_nothing_of_what_a_failed_machine_left_behind"),
     ),
     Mutant(

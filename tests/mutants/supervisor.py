@@ -127,8 +127,8 @@ SUPERVISOR_MUTANTS: Final = (
         "a-node-is-ready-without-its-roles",
         "a node is ready when all its roles serve",
         "herdbook/http/health.py",
-        '(lacking() if lacking is not None else "") or ',
-        "",
+        '(lacking() if lacking is not None else "")',
+        '""',
         by_test(
             "herdbook/http/test_gate.py",
             "test_a_node_of_which_a_role_does_not_serve_is_not_ready_and_says_which",

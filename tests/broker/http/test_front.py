@@ -20,6 +20,7 @@ from broker.http.front import decoded
 from broker.http.relay import FORWARDED, HttpRelay, Passed, Replied
 from broker.http.shapes import TaskShape
 from tests.broker.http.asking import ACME, ELSA, Client, asked
+from tests.broker.service.held import held_broker
 from tests.broker.service.yard import opened
 from tests.simulation.virtual import elapse, virtually
 
@@ -234,6 +235,18 @@ async def test_metrics_are_prometheus_text_where_there_are_any() -> None:
         assert (reply.status_code, reply.text) == (200, "tasks 1\n")
         without = Client(create_app(desk_of(broker)))
         assert (await without.http.get("/metrics")).status_code == 404
+
+
+async def test_a_leader_without_a_lease_answers_over_http_what_its_log_confirms() -> None:
+    async with held_broker() as held:
+        client = Client(create_app(desk_of(held.broker)))
+        held.replica.leased = False
+        told = await client.v1("POST", "/tasks", {"type": "milk"}, expect=201)
+        confirmed = held.replica.confirmed
+        found = await client.v1("GET", f"/tasks/{told['id']}")
+        assert found["type"] == "milk" and held.replica.confirmed == confirmed + 1
+        held.replica.deposed = True
+        await client.v1("GET", f"/tasks/{told['id']}", expect=503)
 
 
 class Known:

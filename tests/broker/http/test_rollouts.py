@@ -44,6 +44,15 @@ async def test_a_roll_out_is_started_watched_and_forgotten() -> None:
             await each.die()
 
 
+async def test_the_name_that_a_roll_out_is_given_can_be_read_again() -> None:
+    async with asked() as client:
+        wanted = {**document("a"), "cluster_name": "geo / north"}
+        started = await client.v1("POST", "/rollouts", wanted, expect=201)
+        assert started["name"].startswith("geo---north-")
+        [listed] = (await client.v1("GET", "/rollouts"))["rollouts"]
+        assert (listed["name"], listed["cluster_name"]) == (started["name"], "geo / north")
+
+
 async def test_only_administrators_see_and_change_roll_outs() -> None:
     async with asked(ELSA, ACME) as client:
         other = client.as_user(ACME)

@@ -17,19 +17,27 @@ from broker.service import Broker
 from broker.settings import BrokerSettings
 from engine.errors import NotLeader
 from engine.replica import ReadRows
+from engine.replica.confirmed_reads import note_write, will_be_confirmed
 from engine.replica.leading import Waiter
 
 T = TypeVar("T")
 
 
 class HeldReplica(MemoryReplica):
-    """A replica whose log may be held."""
+    """A replica whose log may be held. It is its own term, for `ConfirmedReads`."""
+
+    lease_ms = 1_000
+    next_batch = 1
+    taken_batch = 0
 
     def __init__(self, machine: BrokerMachine) -> None:
         super().__init__(machine)
         self.held = False
         self.waiting: list[tuple[bytes, Waiter]] = []
         self.leased = True
+        self.deposed = False
+        self.confirmed = 0
+        """How many blocks of reads the log has confirmed."""
         self.proposed = 0
         self._turned = asyncio.Event()
 
@@ -50,14 +58,21 @@ class HeldReplica(MemoryReplica):
         return self.leased and super().may_answer()
 
     def read_now(self, look: Callable[[ReadRows], T]) -> T:
-        """As a replica whose log confirms no reads."""
-        if not self.leased:
+        """Without a lease only inside `ConfirmedReads`."""
+        if not self.leased and not will_be_confirmed(self):
             raise NotLeader("its lease has run out")
         return super().read_now(look)
+
+    async def confirm(self) -> None:
+        """As a log that is taken over, or takes an entry."""
+        if self.deposed:
+            raise NotLeader("another replica leads")
+        self.confirmed += 1
 
     def propose_for(self, command: bytes, waiter: Waiter, level: int = 1) -> None:
         """Keep it, while the log is held."""
         self.proposed += 1
+        note_write()
         if self.held:
             self.waiting.append((command, waiter))
         else:

@@ -29,8 +29,10 @@ from broker.settings import BrokerSettings, Limit
 from broker.task import Mode, Status
 from broker.worker.worker import Worker, WorkerSettings
 from engine.errors import Deposed, MetadataUnavailable
+from engine.errors import NotLeader as EngineNotLeader
 from engine.metadata.contract import MetadataStore
 from engine.ports.clock import Clock
+from engine.replica import ConfirmedReads
 from engine.replica.settings import ReplicaSettings
 from engine.state.memory import MemoryState
 from tests.broker.service.clocks import LoopClock
@@ -291,6 +293,37 @@ async def test_a_leader_whose_lease_has_expired_answers_from_memory_only_what_is
         for read in (broker.wait(task_id), broker.task(task_id)):
             with pytest.raises(NotLeader):
                 await read
+
+
+async def test_a_submission_that_another_caller_sent_is_never_said_to_have_done_nothing() -> None:
+    async with held_broker() as held:
+        broker = held.broker
+        held.replica.leased, held.replica.deposed = False, True
+
+        async def submit() -> None:
+            async with ConfirmedReads():
+                await broker.submit([Spec("a")])
+                await broker.now_ms()
+
+        # Those of one turn share a command.
+        told = await asyncio.gather(submit(), submit(), return_exceptions=True)
+        assert held.replica.proposed == 1
+        assert [type(each) for each in told] == [Deposed, Deposed]
+
+
+async def test_a_wait_that_is_over_in_time_looks_again_before_it_says_so() -> None:
+    async with held_broker() as held:
+        [task_id] = await submitted(held.broker, Spec("a"))
+
+        async def waiting() -> None:
+            async with ConfirmedReads():
+                await held.broker.wait(task_id, 50)
+
+        task = asyncio.create_task(waiting())
+        await held.turns()
+        held.replica.leased, held.replica.deposed = False, True
+        with pytest.raises(EngineNotLeader):
+            await task
 
 
 async def test_a_leader_whose_lease_has_expired_assigns_what_the_log_takes() -> None:

@@ -38,6 +38,7 @@ from engine.ports.clock import SystemClock
 from engine.ports.renewing import renew_all
 from engine.transport.grpc_security import call_metadata
 from engine.transport.security import NO_SECURITY, Security
+from tests.broker.service.held import held_broker
 from tests.broker.service.yard import opened
 from tests.broker.worker.looking import until
 from tests.broker.worker.scripted import ScriptedLink, ScriptedPort
@@ -148,6 +149,21 @@ async def test_many_tasks_of_a_broker_elsewhere_are_asked_for_at_once(everywhere
     await calls._tasks(who, request, reply)
     assert [each.payload for each in reply.tasks] == [b"p"] * 6 + [b"large"] + [b"p"] * 33
     assert far.calls == {"task": 40, "payload": 1} and far.most["task"] == 40
+
+
+async def test_a_leader_without_a_lease_answers_over_grpc_what_its_log_confirms() -> None:
+    async with held_broker() as held, served(held.broker) as client:
+        await held.broker.put_code("milking", b"archive")
+        held.replica.leased = False
+        task_id = await client.submit(type="milk")
+        assert (await client.task(task_id)).type == "milk" and held.replica.confirmed == 1
+        fetch = client.channel.unary_stream(f"/{SERVICE}/FetchCode", None, None)
+        said = wire.FetchCodeRequest(name="milking").SerializeToString()
+        parts = [wire.FetchCodeReply.FromString(part) async for part in fetch(said)]
+        assert [part.data for part in parts] == [b"archive"] and held.replica.confirmed == 2
+        held.replica.deposed = True
+        reply = await client.ask("Tasks", wire.TasksRequest(ids=[task_id]))
+        assert reply.failure.retryable and not reply.tasks
 
 
 async def test_a_transaction_lets_its_tasks_go_together() -> None:

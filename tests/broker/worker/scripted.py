@@ -24,10 +24,12 @@ LEASE_MS = 8_000
 
 
 class LoopClock:
-    """The loop's time."""
+    """The loop's time, and what passed while the process stood still."""
+
+    passed_s = 0.0
 
     def monotonic(self) -> float:
-        return asyncio.get_running_loop().time()
+        return asyncio.get_running_loop().time() + self.passed_s
 
     def wall_ms(self) -> int:
         return int(self.monotonic() * 1000)
@@ -109,6 +111,7 @@ class FakePlaces:
     def __init__(self) -> None:
         self.worker: Worker | None = None
         self.runs: dict[Attempt, Run] = {}
+        self.begun: list[Attempt] = []
         self.interrupted: list[tuple[Attempt, str]] = []
         self.ended_all_s: list[float] = []
         self._empty = asyncio.Event()
@@ -122,6 +125,7 @@ class FakePlaces:
 
     def run(self, runs: list[Run]) -> None:
         self._empty.clear()
+        self.begun += [(run.id, run.attempt) for run in runs]
         self.runs.update({(run.id, run.attempt): run for run in runs})
 
     def interrupt(self, attempts: list[Attempt], reason: str) -> None:
@@ -156,7 +160,8 @@ class Scene:
         self.port = ScriptedPort()
         self.places = FakePlaces()
         settings = WorkerSettings("barn", "p1", limits=WorkerLimits(4), drain_ms=3_000)
-        self.worker = Worker(self.port, settings, ("milk",), LoopClock(), random.Random(1))
+        self.clock = LoopClock()
+        self.worker = Worker(self.port, settings, ("milk",), self.clock, random.Random(1))
         self.places.worker = self.worker
         self.life = asyncio.create_task(self.worker.run(self.places))
 

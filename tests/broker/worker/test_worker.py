@@ -114,6 +114,21 @@ def test_half_a_lease_after_the_last_acknowledged_heartbeat_was_sent_all_is_ende
     played(script())
 
 
+def test_what_comes_when_half_a_lease_has_passed_is_handed_back_and_never_begun() -> None:
+    async def script() -> None:
+        scene = await linked()
+        scene.port.answers = lambda message: isinstance(message, Done)
+        # The process stands still, and what was sent meanwhile is the first that it reads.
+        scene.clock.passed_s += LEASE_MS / 1000
+        scene.port.link.say(Assigned(scene.worker.session, runs(1)))
+        await elapse(0.001)
+        assert scene.places.begun == []
+        assert [each.ended for each in scene.port.links[0].told()] == [Ended.HANDED_BACK]
+        await scene.end()
+
+    played(script())
+
+
 def test_a_link_that_does_not_answer_is_given_up_for_another_before_the_lease_ends() -> None:
     async def script() -> None:
         scene = await with_work(1)

@@ -74,6 +74,26 @@ def test_what_follows_from_a_read_that_is_not_confirmed_is_not_raised_either() -
     with_replicas(script)
 
 
+def test_a_block_that_is_cancelled_waits_for_no_confirmation() -> None:
+    async def script(made: Replicas) -> None:
+        one, _ = await _deposed(made)
+
+        async def reading() -> None:
+            async with ConfirmedReads():
+                assert one.read_now(_look) == b"1"
+                await asyncio.Event().wait()
+
+        task = asyncio.create_task(reading())
+        await asyncio.sleep(0)
+        task.cancel()
+        began_s = asyncio.get_running_loop().time()
+        with pytest.raises(asyncio.CancelledError):
+            await task
+        assert asyncio.get_running_loop().time() == began_s
+
+    with_replicas(script)
+
+
 def test_a_write_of_the_block_confirms_what_was_read_before_it() -> None:
     async def script(made: Replicas) -> None:
         one = await _without_leases(made)

@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 
 from engine.access.door import BY_SECRET
+from engine.errors import NotLeader
 from herd.wire import guest as module
 from herd.wire import messages
 from herd.wire.guest import Guest
@@ -153,3 +154,57 @@ async def test_a_commit_under_way_outlives_its_guest(tmp_path: Path) -> None:
         await guest.close()
         found = await (await herd.session()).execute("SELECT id FROM cow")
         assert found.rows[:] == [(1,)]
+
+
+async def test_a_transaction_ends_if_what_one_of_its_statements_read_is_not_confirmed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with embedded(tmp_path) as herd:
+        guest = Guest(HerdService(NodeOf(herd), herd.workers))
+        session = await opened(guest)
+        add = "UPDATE cows SET litres = litres + 1 WHERE id = 1"
+
+        async def told(text: str) -> Any:
+            return await guest.ask(messages.Execute(session, messages.AUTOCOMMIT, text))
+
+        await told("CREATE TABLE cows (id INT PRIMARY KEY, litres INT)")
+        await told("INSERT INTO cows VALUES (1, 10)")
+        leading = (await herd.tablespace()).replica._leading
+        assert leading is not None
+        with monkeypatch.context() as away:
+            away.setattr(leading.holding, "holds", lambda: False)
+            away.setattr(leading, "lease_ms", 60_000)
+            away.setattr(leading, "confirm", _unconfirmed)
+            await guest.ask(messages.Begin(session, messages.AUTOCOMMIT))
+            failed = await told(add)
+            assert isinstance(failed, Failed) and failed.name == "LeaderUnavailable"
+            assert failed.state == messages.ENDED_TRANSACTION
+        again = await told(add)
+        assert isinstance(again, Failed) and again.name == "TransactionEnded"
+        await guest.ask(messages.Rollback(session))
+        await guest.close()
+
+
+async def test_a_deposed_leader_says_nothing_of_tables_that_it_does_not_know(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with embedded(tmp_path) as herd:
+        guest = Guest(HerdService(NodeOf(herd), herd.workers))
+        session = await opened(guest)
+        leading = (await herd.tablespace()).replica._leading
+        assert leading is not None
+        with monkeypatch.context() as away:
+            away.setattr(leading.holding, "holds", lambda: False)
+            away.setattr(leading, "lease_ms", 60_000)
+            away.setattr(leading, "confirm", _unconfirmed)
+            for text in (
+                *("SELECT * FROM cows", "INSERT INTO cows VALUES (1)", "DROP TABLE cows"),
+                "DROP TABLE IF EXISTS cows",
+            ):
+                failed = await guest.ask(messages.Execute(session, messages.AUTOCOMMIT, text))
+                assert isinstance(failed, Failed) and failed.name == "LeaderUnavailable", text
+        await guest.close()
+
+
+async def _unconfirmed() -> None:
+    raise NotLeader("another replica leads")

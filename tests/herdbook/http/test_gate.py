@@ -154,7 +154,7 @@ def test_a_node_of_which_a_role_does_not_serve_is_not_ready_and_says_which(node:
     ask = Asker(node.loop, node.loop.run(made))
     told = ask("GET", "/health/ready")
     assert told.status_code == 503
-    assert told.json() == {"ready": False, "why": "herd is silent"}
+    assert told.json() == {"ready": False, "degraded": False, "why": "herd is silent"}
     lacking.clear()
     assert ask("GET", "/health/ready").status_code == 200
 

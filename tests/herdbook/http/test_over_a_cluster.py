@@ -37,7 +37,7 @@ def asked(client: httpx.Client, method: str, path: str, **more: Any) -> Any:
 
 
 def test_the_glance_shows_every_kind_of_node(client: httpx.Client) -> None:
-    assert client.get("/health/ready").json() == {"ready": True, "why": ""}
+    assert client.get("/health/ready").json() == {"ready": True, "degraded": False, "why": ""}
     told = asked(client, "GET", "/cluster")
     assert told["bookies"] == {"total": 3, "up": 3, "read_only": 0}
     roles = [each["role"] for each in told["nodes"]]
