@@ -198,7 +198,7 @@ REFUSED: Final = [
         "SELECT {'a': {'b': {'c': TIMESTAMP '290000-01-01'}}}",
         "SELECT [DATE '290000-01-01']",
         "SELECT MAP {'a': TIMESTAMP '290000-01-01'}",
-        "SELECT 9223372036854775807 - 150000 + range FROM range(200000)",
+        "SELECT 9223372036854775807 - 100000 + range FROM range(200000)",
         "SELECT format('{} {}', 1)",
         "SELECT substr(v, 9223372036854775807) FROM t",
         "SELECT max(ts) FROM (VALUES ('infinity'::TIMESTAMP)) v(ts)",
