@@ -1,6 +1,8 @@
 """What a server keeps for one client: results until they are fetched, or given up."""
 
 import asyncio
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -8,6 +10,7 @@ import pytest
 
 from engine.access.door import BY_SECRET
 from engine.errors import NotLeader
+from herd.tablespace import Tablespace
 from herd.wire import guest as module
 from herd.wire import messages
 from herd.wire.guest import Guest
@@ -169,12 +172,7 @@ async def test_a_transaction_ends_if_what_one_of_its_statements_read_is_not_conf
 
         await told("CREATE TABLE cows (id INT PRIMARY KEY, litres INT)")
         await told("INSERT INTO cows VALUES (1, 10)")
-        leading = (await herd.tablespace()).replica._leading
-        assert leading is not None
-        with monkeypatch.context() as away:
-            away.setattr(leading.holding, "holds", lambda: False)
-            away.setattr(leading, "lease_ms", 60_000)
-            away.setattr(leading, "confirm", _unconfirmed)
+        with _deposed(await herd.tablespace(), monkeypatch):
             await guest.ask(messages.Begin(session, messages.AUTOCOMMIT))
             failed = await told(add)
             assert isinstance(failed, Failed) and failed.name == "LeaderUnavailable"
@@ -191,12 +189,7 @@ async def test_a_deposed_leader_says_nothing_of_tables_that_it_does_not_know(
     async with embedded(tmp_path) as herd:
         guest = Guest(HerdService(NodeOf(herd), herd.workers))
         session = await opened(guest)
-        leading = (await herd.tablespace()).replica._leading
-        assert leading is not None
-        with monkeypatch.context() as away:
-            away.setattr(leading.holding, "holds", lambda: False)
-            away.setattr(leading, "lease_ms", 60_000)
-            away.setattr(leading, "confirm", _unconfirmed)
+        with _deposed(await herd.tablespace(), monkeypatch):
             for text in (
                 *("SELECT * FROM cows", "INSERT INTO cows VALUES (1)", "DROP TABLE cows"),
                 "DROP TABLE IF EXISTS cows",
@@ -206,5 +199,17 @@ async def test_a_deposed_leader_says_nothing_of_tables_that_it_does_not_know(
         await guest.close()
 
 
-async def _unconfirmed() -> None:
-    raise NotLeader("another replica leads")
+@contextmanager
+def _deposed(space: Tablespace, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """The replica has no lease, and its log confirms nothing."""
+
+    async def refuse() -> None:
+        raise NotLeader("another replica leads")
+
+    leading = space.replica._leading
+    assert leading is not None
+    with monkeypatch.context() as patch:
+        patch.setattr(leading.holding, "holds", lambda: False)
+        patch.setattr(leading, "lease_ms", 60_000)
+        patch.setattr(leading, "confirm", refuse)
+        yield
