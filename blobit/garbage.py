@@ -114,11 +114,12 @@ class Collector:
         registry = await self._blobs.rows(REGISTRY)
         if bucket is not None:
             row = await registry.get("buckets", (bucket,))
-            if row is None or row["state"] != BucketState.ACTIVE:
+            if row is None or row["state"] == BucketState.BEING_MADE:
                 raise NoSuchBucket(f"there is no bucket {bucket}: list them to see which there are")
             return [bucket_info(row)]
-        rows = registry.scan("buckets")
-        return [bucket_info(row) async for row in rows if row["state"] == BucketState.ACTIVE]
+        rows = [row async for row in registry.scan("buckets")]
+        # If the deletion of a bucket is cut short, what was deleted in it is garbage like any other.
+        return [bucket_info(row) for row in rows if row["state"] != BucketState.BEING_MADE]
 
     async def _scope(self, info: BucketInfo, dry_run: bool) -> BucketScope:
         core = BucketCore(self._blobs, info, await self._blobs.committer(info.tablespace))

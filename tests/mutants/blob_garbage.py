@@ -8,12 +8,21 @@ _DYING: Final = "blobit/garbage/test_dying.py"
 _COMPACTION: Final = "blobit/garbage/test_compaction.py"
 _EXPIRY: Final = "blobit/garbage/test_expiry.py"
 _ORPHANS: Final = "blobit/garbage/test_orphans.py"
+_ROUNDS: Final = "blobit/garbage/test_rounds.py"
 _PINNED: Final = "blobit/garbage/test_pinned.py"
 _DELETION: Final = "blobit/contract/test_deletion.py"
 _NOTHING_IS_PUT: Final = "test_nothing_is_put_into_a_bucket_after_its_deletion_has_returned"
 _JOBS: Final = "blobit/staging/test_jobs.py"
 
 BLOB_GARBAGE_MUTANTS: Final = (
+    Mutant(
+        "a-bucket-whose-deletion-was-cut-short-is-not-collected",
+        "what was deleted in a bucket is collected though nobody ended the bucket's deletion",
+        "blobit/garbage.py",
+        'for row in rows if row["state"] != BucketState.BEING_MADE]',
+        'for row in rows if row["state"] == BucketState.ACTIVE]',
+        by_test(_ROUNDS, "test_a_bucket_whose_deletion_was_cut_short_is_collected_like_any_other"),
+    ),
     Mutant(
         "a-ledger-dies-whoever-names-it",
         "a transaction that names a ledger whose row has gone is refused",

@@ -4,9 +4,10 @@ from pathlib import Path
 
 import pytest
 
-from blobit import BucketSettings, MetadataUnavailable
+from blobit import BucketInfo, BucketSettings, MetadataUnavailable
 from blobit.committing import Committer
-from tests.blobit.garbage.grounds import HOUR_MS, grounds
+from blobit.registry import Registry
+from tests.blobit.garbage.grounds import BUCKET, HOUR_MS, grounds
 
 ELSEWHERE = BucketSettings(tablespace="elsewhere")
 
@@ -59,3 +60,24 @@ async def test_a_ledger_in_use_is_not_looked_at_before_its_writer_closed_it(
         ground.clock.pass_ms(HOUR_MS)
         report = await ground.collect()
         assert (report.dead_ledgers, report.sealed_ledgers, report.deleted_ledgers) == (1, 1, 1)
+
+
+async def test_a_bucket_whose_deletion_was_cut_short_is_collected_like_any_other(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def cut_short(registry: Registry, info: BucketInfo) -> None:
+        raise MetadataUnavailable("the process that deletes it is gone")
+
+    async with grounds(tmp_path, grace_ms=0, settle_ms=0) as ground:
+        await ground.sealed({"elsa": b"moo"})
+        await ground.bucket.delete("elsa")
+        with monkeypatch.context() as patched:
+            patched.setattr(Registry, "_close", cut_short)
+            with pytest.raises(MetadataUnavailable):
+                await ground.blobs.delete_bucket(BUCKET)
+        report = await ground.blobs.collect()
+        assert report.total("deleted_ledgers") == 1
+        assert await ground.rows("dying") == await ground.ledgers_there() == []
+        assert (await ground.collect()).ledgers == 0
+        # It goes on as if nobody had wanted to delete it.
+        await (await ground.blobs.bucket(BUCKET)).put("berta", b"moo")
