@@ -118,7 +118,7 @@ class Collector:
                 raise NoSuchBucket(f"there is no bucket {bucket}: list them to see which there are")
             return [bucket_info(row)]
         rows = [row async for row in registry.scan("buckets")]
-        # If the deletion of a bucket is cut short, what was deleted in it is garbage like any other.
+        # What was deleted in a bucket is garbage also if the deletion of the bucket was cut short.
         return [bucket_info(row) for row in rows if row["state"] != BucketState.BEING_MADE]
 
     async def _scope(self, info: BucketInfo, dry_run: bool) -> BucketScope:
