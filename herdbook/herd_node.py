@@ -20,6 +20,7 @@ from typing import Final
 from engine.access.audit import NO_AUDIT
 from engine.access.door import Door
 from engine.access.signing import ReadSigner
+from engine.bookie.settings import BookieSettings
 from engine.errors import FolderLocked, InvalidRequest
 from engine.extras import needing_cluster
 from engine.folder.lock import FolderLock, is_locked
@@ -52,7 +53,8 @@ class HerdNodeSettings:
     """Where a node listens, what clients dial instead (`advertise`), whom it serves, and what
     people call it (`host`).
 
-    `grpc` is where it serves the public wire, "host:port"; empty: nowhere.
+    `grpc` is where it serves the public wire, "host:port"; empty: nowhere. Of `reserve_bytes` on
+    its disk (0: the usual part) queries leave twice as much free.
     """
 
     listen: str = "127.0.0.1:7180"
@@ -64,6 +66,7 @@ class HerdNodeSettings:
     replica: ReplicaSettings = field(default_factory=ReplicaSettings)
     wire: WireSettings = field(default_factory=WireSettings)
     host: str = ""
+    reserve_bytes: int = 0
 
 
 async def serve_node(
@@ -138,7 +141,8 @@ async def _made(
     """The node of a folder, which is locked, until the stack ends. Raises as `serve_node`."""
     from herd.sql.query_processes import query_processes
 
-    processes = query_processes(settings.herd.query_bytes, data / _QUERIES)
+    kept = partial(BookieSettings().keeping(settings.reserve_bytes).kept_bytes, full=True)
+    processes = query_processes(settings.herd.query_bytes, data / _QUERIES, kept)
     pool = await stack.enter_async_context(processes)
     drawn = f"{random.SystemRandom().getrandbits(48):012x}"
     identity = await workers.run(partial(identity_of, data, client.store.cluster_id, drawn))

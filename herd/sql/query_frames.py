@@ -41,11 +41,14 @@ _HEADER: Final = struct.Struct(">BBQ")
 
 
 class Ended(msgspec.Struct, frozen=True, array_like=True):
-    """A process that has ended: the `signal` that killed it or 0; `memory`: it held too much."""
+    """A process that has ended: the `signal` that killed it or 0. It was killed because it held too
+    much (`memory`), or because the disk had no more room for its files (`disk`).
+    """
 
     number: int
     signal: int = 0
     memory: bool = False
+    disk: bool = False
 
 
 class PageNames(msgspec.Struct, frozen=True, array_like=True):

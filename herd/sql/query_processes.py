@@ -20,9 +20,10 @@ import subprocess
 import sys
 import tempfile
 import weakref
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator
 from concurrent.futures import Future
 from contextlib import asynccontextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, Final
 
@@ -63,12 +64,14 @@ _KINDS: Final[dict[str, type[errors.Error]]] = {
 
 
 @asynccontextmanager
-async def query_processes(memory_bytes: int, folder: Path) -> AsyncIterator[QueryPool | None]:
+async def query_processes(
+    memory_bytes: int, folder: Path, kept_bytes: Callable[[int], int] | None = None
+) -> AsyncIterator[QueryPool | None]:
     """The queries of a server, each in its own process, as long as the block lasts.
 
-    A query may hold `memory_bytes`. The first query creates `folder` again, for its files, and
-    deletes the files that killed processes have left there. None if the system is not Linux:
-    queries then run in threads.
+    A query may hold `memory_bytes`. `kept_bytes` says of a disk's size how much of it queries leave
+    free. The first query creates `folder` again, for its files, and deletes the files that killed
+    processes have left there. None if the system is not Linux: queries then run in threads.
     """
     if sys.platform != "linux":
         yield None
@@ -82,7 +85,7 @@ async def query_processes(memory_bytes: int, folder: Path) -> AsyncIterator[Quer
     )
     workers = ThreadWorkers(asyncio.get_running_loop(), CONNECTIONS + HOLDING)
     try:
-        pool = QueryPool(QueryProcesses(workers, settings), settings)
+        pool = QueryPool(QueryProcesses(workers, settings, kept_bytes), settings)
         try:
             yield pool
         finally:
@@ -94,8 +97,14 @@ async def query_processes(memory_bytes: int, folder: Path) -> AsyncIterator[Quer
 class QueryProcesses:
     """Runs queries in processes (Linux). All methods on the event loop."""
 
-    def __init__(self, workers: Workers, settings: QuerySettings) -> None:
+    def __init__(
+        self,
+        workers: Workers,
+        settings: QuerySettings,
+        kept_bytes: Callable[[int], int] | None = None,
+    ) -> None:
         """`workers` has a thread for each query that may run at the same time."""
+        self._kept_bytes = kept_bytes
         self._workers = workers
         self._settings = settings
         self._loop = asyncio.get_running_loop()
@@ -146,7 +155,7 @@ class QueryProcesses:
             return before
         if self._opening is None:
             self._opening = asyncio.ensure_future(
-                self._workers.run(lambda: _start(self._settings, before))
+                self._workers.run(lambda: _start(self._settings, self._kept_bytes, before))
             )
             self._opening.add_done_callback(self._was_opened)
         return await asyncio.shield(self._opening)
@@ -246,7 +255,9 @@ class _Supervisor:
             process.ended.set_result(frames.Ended(number, signal.SIGKILL))
 
 
-def _start(settings: QuerySettings, before: _Supervisor | None) -> _Supervisor:
+def _start(
+    settings: QuerySettings, kept_bytes: Callable[[int], int] | None, before: _Supervisor | None
+) -> _Supervisor:
     """Start it, in a thread, after the previous one has ended. Raises `StorageFailed`."""
     if before is not None:
         before.close()
@@ -257,6 +268,9 @@ def _start(settings: QuerySettings, before: _Supervisor | None) -> _Supervisor:
             os.mkdir(folder, mode=0o700)
         else:
             folder = tempfile.mkdtemp(prefix="herd-")
+        if kept_bytes is not None:
+            total_bytes = shutil.disk_usage(folder).total
+            settings = replace(settings, disk_kept_bytes=kept_bytes(total_bytes))
     except OSError as error:
         failure = database_error(error)
         raise failure from None
@@ -456,6 +470,10 @@ class _Process:
         if told.memory:
             return errors.TooLarge(
                 "the query needed more memory than one query may use", hint="ask for less at a time"
+            )
+        if told.disk:
+            return errors.TooLarge(
+                "the disk has no room for the query's files", hint="ask for less at a time"
             )
         if told.signal == signal.SIGALRM:
             return errors.OperationalError(

@@ -19,9 +19,9 @@ class QuerySettings:
     `connections` queries run at a time, each with `threads` of DuckDB, and `holding` more for
     transactions that hold locks, so that these never wait only for other users' long queries. A
     user may have `share` of them (0: all), and `waiting_max` that wait. `memory_bytes` is what
-    DuckDB may hold; above that it spills to disk, `disk_bytes` at most. `result_bytes_max` bounds
-    one answer. A query waits at most `wait_timeout_ms` for its turn and runs at most
-    `run_timeout_ms`.
+    DuckDB may hold; above that it spills to disk, `disk_bytes` at most, and queries in processes
+    leave `disk_kept_bytes` of the disk free. `result_bytes_max` bounds one answer. A query waits at
+    most `wait_timeout_ms` for its turn and runs at most `run_timeout_ms`.
     """
 
     connections: int = 2
@@ -33,6 +33,7 @@ class QuerySettings:
     threads: int = 2
     memory_bytes: int = 512 * limits.MIB
     disk_bytes: int = 16 * 1024 * limits.MIB
+    disk_kept_bytes: int = 0
     result_bytes_max: int = 1024 * limits.MIB
     temporary: str = ""
     """The folder of those files; "": the system's folder for temporary files."""

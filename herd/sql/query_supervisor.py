@@ -6,6 +6,8 @@ a query process within milliseconds.
 Invariants:
 - A process that holds more memory than its limit is killed, whatever the process and the node are
   doing.
+- When less of the disk is free than is kept, the process with the largest files is killed, one at a
+  time.
 - Only a process that has not been waited for is sent a signal: its pid cannot have been reused.
 - No query process outlives the supervisor, and the supervisor does not outlive the node.
 - A process's files are deleted when it ends.
@@ -20,6 +22,7 @@ import select
 import shutil
 import signal
 import socket
+import stat
 import sys
 import threading
 from dataclasses import dataclass
@@ -33,6 +36,8 @@ from herd.sql.query_settings import PROCESS_BYTES, QuerySettings
 
 _WATCH_S: Final = 0.02
 _SLOW_NICE: Final = 10
+_STDERR: Final = 2
+_BLOCK_BYTES: Final = 512
 _PR_SET_PDEATHSIG: Final = 1
 _OOM_FIRST: Final = 1000
 """If a machine has no memory left, the system kills these processes first."""
@@ -51,6 +56,7 @@ class _Process:
     first_bytes: int
     folder: str
     memory: bool = False
+    disk: bool = False
 
 
 def main() -> None:
@@ -72,6 +78,8 @@ class _Supervisor:
         self._start = start
         self._processes: dict[int, _Process] = {}
         """By process id."""
+        self._freeing = ""
+        """The folder of the process that was killed last because of the disk."""
 
     def serve(self) -> None:
         """Do what the node says, and look after the processes."""
@@ -88,6 +96,7 @@ class _Supervisor:
                         return
                     self._hear(*frame)
                 self._watch()
+                self._watch_disk()
                 self._wait()
         finally:
             for pid in self._processes:
@@ -134,6 +143,23 @@ class _Supervisor:
                     process.memory = True
                     os.kill(pid, signal.SIGKILL)
 
+    def _watch_disk(self) -> None:
+        kept_bytes = self._start.settings.disk_kept_bytes
+        if not kept_bytes or os.path.exists(self._freeing):
+            return
+        folder = self._start.folder
+        with contextlib.suppress(OSError):
+            if shutil.disk_usage(folder).free >= kept_bytes:
+                return
+            device = os.stat(folder).st_dev
+            sizes = {pid: _file_bytes(pid, device) for pid in self._processes}
+            largest = max(sizes, key=sizes.__getitem__, default=0)
+            if sizes.get(largest):
+                process = self._processes[largest]
+                process.disk = True
+                self._freeing = process.folder
+                os.kill(largest, signal.SIGKILL)
+
     def _wait(self) -> None:
         while self._processes:
             pid, status = os.waitpid(-1, os.WNOHANG)
@@ -144,7 +170,7 @@ class _Supervisor:
                 continue
             self._remove(process.folder)
             number = os.WTERMSIG(status) if os.WIFSIGNALED(status) else 0
-            self._tell(frames.Ended(process.number, number, process.memory))
+            self._tell(frames.Ended(process.number, number, process.memory, process.disk))
 
     def _remove(self, folder: str) -> None:
         """Remove a process's folder, in another process, because large files take long."""
@@ -176,6 +202,19 @@ def _run(fd: int, settings: QuerySettings, folder: str, parent: int) -> NoReturn
         run_child(socket.socket(fileno=fd), settings, folder)
     finally:
         os._exit(1)
+
+
+def _file_bytes(pid: int, device: int) -> int:
+    """What the files that a process has opened take of a disk. Raises `OSError` if it has ended."""
+    taken = 0
+    for name in os.listdir(f"/proc/{pid}/fd"):
+        if int(name) <= _STDERR:
+            continue
+        with contextlib.suppress(OSError):
+            found = os.stat(f"/proc/{pid}/fd/{name}")
+            if stat.S_ISREG(found.st_mode) and found.st_dev == device:
+                taken += _BLOCK_BYTES * found.st_blocks
+    return taken
 
 
 def _slow(pid: int) -> None:

@@ -11,6 +11,7 @@ Invariants:
 from collections.abc import AsyncIterator, Mapping
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
@@ -46,14 +47,17 @@ async def open_to_serve(
     """
     from broker.rollouts.alarming import Alarms, CommandHook
     from broker.rollouts.discovery import COMMAND, CommandDiscovery
+    from engine.bookie.settings import BookieSettings
     from herd.settings import HerdSettings
     from herd.sql.query_processes import query_processes
     from herdbook.book import open_async
     from herdbook.process_measures import process_measured
 
     metrics = metrics_shown()
+    # Queries leave as much of the disk free as one that was full needs to take new data again.
+    kept_bytes = partial(BookieSettings().keeping(reserve_bytes).kept_bytes, full=True)
     async with (
-        query_processes(HerdSettings().query_bytes, folder / "queries") as pool,
+        query_processes(HerdSettings().query_bytes, folder / "queries", kept_bytes) as pool,
         open_async(
             folder,
             discoveries={COMMAND: CommandDiscovery(discover)},

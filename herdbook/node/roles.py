@@ -172,6 +172,7 @@ async def _herd(service: Service) -> None:
         advertise=settings.reached(table.listen, table.advertise),
         insecure=settings.insecure,
         host=settings.name,
+        reserve_bytes=settings.reserve_bytes,
         node=HostSettings(
             grace_ms=table.replica_grace_ms,
             replicas_planned=settings.memory.tablespaces if settings.memory.bytes_max else 0,

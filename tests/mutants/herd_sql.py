@@ -173,6 +173,14 @@ HERD_SQL_MUTANTS: Final = (
         by_test(_RUNNERS, "test_a_process_that_grows_beside_duckdbs_own_limit_is_killed"),
     ),
     Mutant(
+        "queries-fill-their-disk",
+        "the files of all queries together leave free what is kept of their disk",
+        "herd/sql/query_supervisor.py",
+        "            if shutil.disk_usage(folder).free >= kept_bytes:\n",
+        "            if True:\n",
+        by_test(_RUNNERS, "test_queries_of_a_server_leave_free_what_is_kept_of_their_disk"),
+    ),
+    Mutant(
         "long-queries-keep-their-priority",
         "a query that runs for long lets others go first",
         "herd/sql/query_supervisor.py",

@@ -29,7 +29,7 @@ from herd.reading import Page, SharedBatch, Stream, TablePages, mapped
 from herd.sql import query_frames
 from herd.sql.duck import DuckThreads, Work
 from herd.sql.query_pool import QueryPool
-from herd.sql.query_processes import SHARED_BYTES_MIN, QueryProcesses
+from herd.sql.query_processes import SHARED_BYTES_MIN, QueryProcesses, query_processes
 from herd.sql.query_settings import QuerySettings
 from tests.herd.sql.querying import until
 
@@ -288,6 +288,28 @@ async def test_a_process_never_holds_more_than_a_query_may(sql: str) -> None:
         assert isinstance(await asking, errors.TooLarge)
         assert await ask(pool, "SELECT 1") == [(1,)]
     assert held < 1.1 * SETTINGS.memory_bytes + 64 * limits.MIB
+
+
+SORT = "SELECT * FROM range(4000000) t(i) ORDER BY hash(i) LIMIT 1 OFFSET 2000000"
+"""A query that needs files, because it holds more than `SMALL` allows."""
+SMALL = replace(SETTINGS, memory_bytes=48 * limits.MIB)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+async def test_a_query_writes_no_more_to_the_disk_than_it_may(kind: str) -> None:
+    async with pool_of(kind, SMALL) as pool:
+        assert len(await ask(pool, SORT)) == 1
+    async with pool_of(kind, replace(SMALL, disk_bytes=16 * limits.MIB)) as pool:
+        assert isinstance(await failure(pool, SORT), errors.TooLarge)
+        assert await ask(pool, "SELECT 1") == [(1,)]
+
+
+async def test_queries_of_a_server_leave_free_what_is_kept_of_their_disk(tmp_path: Path) -> None:
+    memory_bytes = SMALL.memory_bytes
+    async with query_processes(memory_bytes, tmp_path / "one", lambda size: 0) as pool:
+        assert pool is not None and len(await ask(pool, SORT)) == 1
+    async with query_processes(memory_bytes, tmp_path / "two", lambda size: size) as pool:
+        assert pool is not None and isinstance(await failure(pool, SORT), errors.TooLarge)
 
 
 async def test_a_process_that_grows_beside_duckdbs_own_limit_is_killed() -> None:

@@ -26,6 +26,7 @@ from engine.server import BookieServer
 from engine.server_settings import ServerSettings
 from herd.errors import Error as StoreError
 from herd.nodes.states import Identity, identity_of
+from herdbook.archive.manifest import STORE
 from herdbook.node.reading import gather
 from herdbook.node.refusals import refusals_of
 from herdbook.node.roles import configuration_of
@@ -129,6 +130,12 @@ def other_things(place: Place) -> dict[str, Any]:
     return {}
 
 
+def backups(place: Place) -> dict[str, Any]:
+    place.data.mkdir()
+    (place.data / STORE).write_bytes(b"the cluster's id")
+    return {}
+
+
 def one_bookies(place: Place) -> dict[str, Any]:
     place.identity()
     (place.bookie / "lock").touch()
@@ -202,6 +209,7 @@ CAUSES = (
     Cause("users that are none", lambda at: {"broker.users": at.file("users", b"moo")}),
     Cause("a secret that is too short", lambda at: {"security.secret_file": at.file("s", b"moo")}),
     Cause("a folder with other things in it", other_things),
+    Cause("a folder of backups", backups),
     Cause("a bookie's folder that is served as a store", one_bookies),
     Cause("a store without its metadata", no_metadata),
     Cause("a store that is a bookie's folder", whole_store, Place.start_bookies),
