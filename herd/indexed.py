@@ -16,7 +16,7 @@ import pyarrow as pa
 from engine import limits
 from engine.state.contract import Snapshot
 from herd.arrow import batch_maker
-from herd.reading import Stream, Streamed, Want
+from herd.reading import Size, Stream, Streamed, Want
 from herd.schema import Table
 
 _PAGE_ENTRIES: Final = 1_024
@@ -36,10 +36,17 @@ class Indexed(Streamed):
         turn: Lock,
         *,
         owned: bool,
+        rows: int,
     ) -> None:
+        """`rows` is how many entries there are in the ranges."""
         super().__init__(table, snapshot, turn, owned=owned)
         self._name = name
         self._ranges = ranges
+        self._rows = rows
+
+    def size(self, want: Want) -> Size | None:
+        """The rows that the entries name; how long they are is not known before they are read."""
+        return Size(self._rows + len(want.own), 0)
 
     def describe(self, want: Want) -> str:
         """Which index, and how much of it."""

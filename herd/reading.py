@@ -17,7 +17,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from itertools import count
 from threading import Lock
-from typing import Any, Final, Protocol
+from typing import Any, Final, NamedTuple, Protocol
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -36,6 +36,7 @@ _SEALS: Final = (
 )
 Changes = dict[bytes, bytes | None]
 _SLICE_ROWS: Final = 4_096
+_FEW_ROWS: Final = 1_000
 _sharing: Final = Lock()
 """A lock that is held while a page is copied to shared memory, so that this happens once."""
 _DESCRIPTORS_PART: Final = 4
@@ -196,6 +197,13 @@ class Want:
         return [*(c.name for c in self.columns), *((KEY, POSITION) if self.hidden else ())]
 
 
+class Size(NamedTuple):
+    """Of rows."""
+
+    rows: int
+    size_bytes: int
+
+
 class Reading(Protocol):
     """A table at a moment."""
 
@@ -211,6 +219,10 @@ class Reading(Protocol):
 
     def describe(self, want: Want) -> str:
         """How it is read, for people."""
+        ...
+
+    def size(self, want: Want) -> Size | None:
+        """How much is read, at most; None if that is not known, or is more than a few rows."""
         ...
 
     def close(self) -> None:
@@ -282,6 +294,17 @@ class Captured:
             f"{changed} changed since they were made, {len(want.own)} by this transaction"
         )
 
+    def size(self, want: Want) -> Size | None:
+        """The rows of the pages of the range, and those that have changed."""
+        # How long the values are that only the snapshot has is not known.
+        if self._touched or len(self._changed) + len(want.own) > _FEW_ROWS:
+            return None
+        pages = self._in_range(want)
+        changed = [*self._changed.values(), *want.own.values()]
+        rows = sum(page.batch.num_rows for page in pages) + len(changed)
+        size_bytes = sum(page.size_bytes for page in pages) + sum(map(len, filter(None, changed)))
+        return Size(rows, size_bytes)
+
     def close(self) -> None:
         """Nothing is held."""
 
@@ -307,6 +330,10 @@ class Streamed:
         """That all rows of the range are read from the storage."""
         whole = (want.first, want.end) == rows_of(self._table)
         return "all rows" if whole else "the rows of a range of keys, from the storage"
+
+    def size(self, want: Want) -> Size | None:
+        """Not known."""
+        return None
 
     def close(self) -> None:
         """Let go of the snapshot."""

@@ -21,6 +21,7 @@ from engine.replica.settings import ReplicaSettings
 from herd.settings import HerdSettings
 from herd.sql.query_settings import CONNECTIONS, HOLDING
 from herd.sql.query_settings import PROCESS_BYTES as QUERY_PROCESS_BYTES
+from herd.sql.query_settings import SMALL_BYTES as SMALL_QUERIES_BYTES
 
 PROCESS_BYTES: Final = 64 * MIB
 """What a process holds at rest."""
@@ -89,7 +90,7 @@ class Holding:
         processes = PROCESS_BYTES * len(self.roles)
         waiting = (USUAL.pending_bytes + USUAL.unwritten_bytes) * ("broker" in self.roles)
         if self.tablespaces:
-            processes += PROCESS_BYTES + QUERY_PROCESS_BYTES * QUERIES
+            processes += PROCESS_BYTES + QUERY_PROCESS_BYTES * QUERIES + SMALL_QUERIES_BYTES
         return processes + INDEX_BYTES * self.bookies + STATE_BYTES * replicas + streams + waiting
 
     def total(self, bounds: Bounds, names: Collection[str] = ()) -> int:

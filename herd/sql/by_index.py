@@ -60,6 +60,8 @@ class Way(NamedTuple):
     """How many columns of the index are bound to values."""
     single: bool
     """Whether a range has one entry at most."""
+    rows: int = 0
+    """How many entries there are, if that was counted."""
 
     def counted(self, scan: Scan, limit: int) -> int:
         """How many entries there are; no more than `limit` are counted."""
@@ -229,8 +231,10 @@ async def short_way(
         return None
     conditions, alone = conditions_of(source, sources)
     way = way_of(plan, conditions, source, alone, parameters)
-    if way is None or way.single:
-        return way
+    if way is None:
+        return None
+    if way.single:
+        return way._replace(rows=len(way.ranges))
     limit = ENTRIES_MAX
     if rows_kept is not None:
         limit = min(limit, max(rows_kept // TABLE_SHARE, _ENTRIES_MIN))
@@ -241,10 +245,10 @@ async def short_way(
         most = min(limit, _AT_ONCE_ENTRIES) + 1
         count = space.stale_read(lambda rows: way.counted(rows.scan, most))[0]
         if count < most or most > limit:
-            return way if count <= limit else None
+            return way._replace(rows=count) if count <= limit else None
     snapshot = space.view()
     try:
         count = await workers.run(lambda: way.counted(snapshot.scan, limit + 1))
     finally:
         snapshot.close()
-    return way if count <= limit else None
+    return way._replace(rows=count) if count <= limit else None

@@ -45,6 +45,8 @@ class Work:
     """The error that occurred while rows were read, which DuckDB would wrap."""
     close: Callable[[], None] = lambda: None
     """Called on the loop when no input is read any more."""
+    small: bool = False
+    """Whether it is known to cost little: see `herd.sql.small_queries`."""
 
 
 def open_duck(settings: QuerySettings, folder: str) -> duckdb.DuckDBPyConnection:

@@ -21,6 +21,7 @@ from herd.catalog import Catalog
 from herd.errors import ParametersMismatch
 from herd.sql.resolving import Past, Source, resolve
 from herd.sql.rewriting import MOMENT, named_outputs, rewritten
+from herd.sql.small_queries import is_plain
 from herd.sql.system import is_system
 from herd.turns import read_long
 
@@ -43,6 +44,8 @@ class Prepared:
     """The statement's numbers of the parameters that it uses."""
     timed: bool
     """Whether the moment is asked for."""
+    plain: bool
+    """Whether it is small if its rows are few."""
 
     def values(self, parameters: Sequence[Any], moment: datetime.datetime) -> list[Any]:
         """What DuckDB is given. Raises `ParametersMismatch`."""
@@ -65,6 +68,7 @@ def prepare(tree: exp.Expr, catalog: Catalog, past: Past, space: str) -> Prepare
 
     Raises `NoSuchTable` and what is not SQL, and `CheckpointWanted`.
     """
+    plain = is_plain(tree)
     tree = tree.copy()
     named_outputs(tree)
     resolved = resolve(tree, catalog, past, space, is_system)
@@ -81,7 +85,7 @@ def prepare(tree: exp.Expr, catalog: Catalog, past: Past, space: str) -> Prepare
             node.set("this", str(numbers.index(int(node.name)) + 1))
     sql = tree.sql(dialect="duckdb", comments=False)
     then = {number: past[number] for number in read if number is not None}
-    return Prepared(catalog, then, sql, resolved.sources, numbers, timed)
+    return Prepared(catalog, then, sql, resolved.sources, numbers, timed, plain)
 
 
 def _numbers(marks: Sequence[exp.Placeholder]) -> list[int]:

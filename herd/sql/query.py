@@ -23,7 +23,7 @@ from herd.catalog import Catalog, rows_of
 from herd.columns import ColumnCache, ColumnSettings
 from herd.errors import Error, NotSupportedError, TransactionEnded
 from herd.indexed import Indexed
-from herd.reading import Reading, Want
+from herd.reading import Reading, Size, Want
 from herd.schema import Table
 from herd.sql.by_index import Way, short_way
 from herd.sql.completing import complete
@@ -34,6 +34,7 @@ from herd.sql.query_pool import QueryPool
 from herd.sql.query_settings import QuerySettings
 from herd.sql.ranges import range_of
 from herd.sql.resolving import CheckpointWanted, Source
+from herd.sql.small_queries import is_small
 from herd.sql.system import system_table
 from herd.tablespace import Tablespace
 from herd.transaction import Transaction
@@ -206,6 +207,8 @@ class _Query:
         self._kept: dict[str, Kept] = {}
         self._ways: dict[str, Way] = {}
         self.described: list[str] = []
+        self._sizes: list[Size | None] = []
+        """How much is read of each table."""
 
     async def answer(self, *, explain: bool = False) -> pa.Table:
         """Run it."""
@@ -319,8 +322,9 @@ class _Query:
             return self._engine.columns.capture(table, source.columns, snapshot, self._turn)
         name = way.by.definition.name
         if snapshot is None:
-            return Indexed(table, name, way.ranges, self._space.view(), Lock(), owned=True)
-        return Indexed(table, name, way.ranges, snapshot, self._turn, owned=False)
+            view, turn = self._space.view(), Lock()
+            return Indexed(table, name, way.ranges, view, turn, owned=True, rows=way.rows)
+        return Indexed(table, name, way.ranges, snapshot, self._turn, owned=False, rows=way.rows)
 
     def _work(self, explain: bool) -> Work:
         """Everything the thread needs, taken in one turn of the event loop."""
@@ -331,12 +335,14 @@ class _Query:
         inputs: dict[str, Callable[[], Any]] = {}
         sql = f"EXPLAIN {query.sql}" if explain else query.sql
         work = Work(sql, values, inputs, close=partial(_close, readings))
+        self._sizes.clear()
         try:
             for source in query.sources:
                 inputs[source.name] = self._input(source, len(query.sources), readings, work)
         except BaseException:
             work.close()
             raise
+        work.small = query.plain and is_small(self._sizes)
         return work
 
     def _input(
@@ -346,6 +352,7 @@ class _Query:
         if table is None:
             made = system_table(source.system, self._space, self._catalog(), self._engine.columns)
             self.described.append(f"{source.system}: {made.num_rows} rows, made for this query")
+            self._sizes.append(Size(made.num_rows, made.nbytes))
             return lambda: made
         first, end = range_of(source, sources, work.parameters)
         kept = self._kept.get(source.name)
@@ -353,6 +360,7 @@ class _Query:
             past = Want(source.columns, source.hidden, first, end)
             kept.failures = work.failures
             self.described.append(f"{table.name}: {kept.describe(past)}")
+            self._sizes.append(None)
             return lambda: kept.read(past)
         want = Want(source.columns, source.hidden, first, end)
         if transaction is not None:
@@ -361,6 +369,7 @@ class _Query:
         reading = self._reading(source, table, snapshot)
         reading.failures = work.failures
         readings.append(reading)
+        self._sizes.append(reading.size(want))
         self.described.append(f"{table.name}: {reading.describe(want)}")
         return lambda: reading.read(want)
 

@@ -38,11 +38,12 @@ from herd import errors
 from herd.arrow import described
 from herd.reading import SharedBatch, Stream, TablePages, without_places
 from herd.sql import query_frames as frames
-from herd.sql.duck import Work
+from herd.sql.duck import DuckThreads, Work
 from herd.sql.query_child import Pages, Question, Streaming, rows_of_file
 from herd.sql.query_pool import QueryPool
 from herd.sql.query_settings import CONNECTIONS, HOLDING, QuerySettings
 from herd.sql.query_supervisor import Start
+from herd.sql.small_queries import SmallQueries, small_settings
 from herd.translating import database_error
 from herd.turns import until_done
 
@@ -67,7 +68,7 @@ _KINDS: Final[dict[str, type[errors.Error]]] = {
 async def query_processes(
     memory_bytes: int, folder: Path, kept_bytes: Callable[[int], int] | None = None
 ) -> AsyncIterator[QueryPool | None]:
-    """The queries of a server, each in its own process, as long as the block lasts.
+    """The queries of a server, each that is not small in its own process, while the block lasts.
 
     A query may hold `memory_bytes`. `kept_bytes` says of a disk's size how much of it queries leave
     free. The first query creates `folder` again, for its files, and deletes the files that killed
@@ -85,7 +86,9 @@ async def query_processes(
     )
     workers = ThreadWorkers(asyncio.get_running_loop(), CONNECTIONS + HOLDING)
     try:
-        pool = QueryPool(QueryProcesses(workers, settings, kept_bytes), settings)
+        small = DuckThreads(workers, small_settings(settings))
+        runner = SmallQueries(small, QueryProcesses(workers, settings, kept_bytes))
+        pool = QueryPool(runner, settings)
         try:
             yield pool
         finally:

@@ -10,6 +10,8 @@ HOLDING: Final = 2
 """How many queries a server runs at a time, and how many more that hold locks."""
 PROCESS_BYTES: Final = 16 * limits.MIB
 """The memory of an idle query process, without what all of them share."""
+SMALL_BYTES: Final = 32 * limits.MIB
+"""What the small queries of a server may hold together, in its own process."""
 
 
 @dataclass(frozen=True, slots=True)

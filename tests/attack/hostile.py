@@ -25,12 +25,13 @@ from engine.ports.system_workers import ThreadWorkers
 from herd.catalog import Catalog
 from herd.errors import Error
 from herd.schema import Counters
-from herd.sql.duck import Work
+from herd.sql.duck import DuckThreads, Work
 from herd.sql.parsing import parse
 from herd.sql.prepared import prepare
 from herd.sql.query_pool import QueryPool
 from herd.sql.query_processes import QueryProcesses
 from herd.sql.query_settings import PROCESS_BYTES, QuerySettings
+from herd.sql.small_queries import SmallQueries, is_small, small_settings
 
 SETTINGS: Final = QuerySettings(
     connections=2,
@@ -299,20 +300,21 @@ class Attack:
 
 
 def _work(text: str) -> Work:
-    """A statement in the form that a query process gets. Raises the errors of parsing it."""
+    """A statement in the form that a server runs. Raises the errors of parsing it."""
     tree = parse(text).tree
     if not isinstance(tree, exp.Query | exp.Values):
         raise Error("no query")
     query = prepare(tree, _NO_TABLES, {}, "default")
-    return Work(query.sql, (), {})
+    return Work(query.sql, (), {}, small=query.plain and is_small([]))
 
 
 @asynccontextmanager
 async def attacking() -> AsyncIterator[Attack]:
-    """A target with small query processes."""
+    """A target with query processes that may hold little."""
     workers = ThreadWorkers(asyncio.get_running_loop())
     runner = QueryProcesses(workers, SETTINGS)
-    pool = QueryPool(runner, SETTINGS)
+    small = DuckThreads(workers, small_settings(SETTINGS))
+    pool = QueryPool(SmallQueries(small, runner), SETTINGS)
     try:
         with contextlib.suppress(Error):
             await pool.run(lambda: Work("SELECT 1", (), {}))

@@ -4,11 +4,36 @@ from typing import Final
 
 from tests.mutants.mutant import Mutant, by_test
 
+_SMALL: Final = "herd/sql/test_small_queries.py"
 _POOL: Final = "herd/sql/test_query_pool.py"
 _RUNNERS: Final = "herd/sql/test_query_runners.py"
 _ATTACKS: Final = "herd/sql/test_attacks.py"
 
 HERD_SQL_MUTANTS: Final = (
+    Mutant(
+        "any-length-of-a-statement-is-plain",
+        "a small query has a short statement",
+        "herd/sql/small_queries.py",
+        "if count >= _NODES_MAX or type(node) not in _PLAIN:",
+        "if type(node) not in _PLAIN:",
+        by_test(_SMALL, "test_statements_that_may_make_more_of_their_rows_are_not_plain"),
+    ),
+    Mutant(
+        "rows-of-joined-tables-are-added",
+        "rows count as if each were joined with each",
+        "herd/sql/small_queries.py",
+        "        rows *= max(1, size.rows)",
+        "        rows += size.rows",
+        by_test(_SMALL, "test_rows_count_as_if_each_were_joined_with_each"),
+    ),
+    Mutant(
+        "a-query-of-many-rows-stays-in-the-node",
+        "only a query of few rows runs in the node",
+        "herd/sql/query.py",
+        "work.small = query.plain and is_small(self._sizes)",
+        "work.small = query.plain",
+        by_test(_SMALL, "test_a_query_of_few_rows_runs_in_the_node_and_one_of_many_does_not"),
+    ),
     Mutant(
         "entries-stay-as-they-were-when-null-comes",
         "keys of a column that may be NULL say whether it is: its indexes are made anew",
