@@ -126,7 +126,7 @@ class Outlook:
         reports = (
             self.report(name, node_id)
             for name, fact in self.spaces.items()
-            if fact.hosted and node_id in fact.replicas
+            if fact.runs and node_id in fact.replicas
         )
         return sum(report is None or not report.ready for report in reports)
 
@@ -159,7 +159,8 @@ class Outlook:
             for node_id in fact.replicas if not fact.dropped else ():
                 report = self.report(name, node_id)
                 if report is None:
-                    away = "starting" if node_id in self.nodes else "away"
+                    away = "starting" if not fact.suspended else "suspended"
+                    away = away if node_id in self.nodes else "away"
                     yield name, node_id, away, None, None, None
                 else:
                     position = report.position if report.ready else (None, None)

@@ -30,6 +30,10 @@ class Clients:
         """A session has ended. May be told twice."""
         self._numbers.pop(session, None)
 
+    def __len__(self) -> int:
+        """How many there are."""
+        return len(self._numbers)
+
     def sessions(self) -> "list[tuple[int, Session]]":
         """All of them with their numbers, oldest first."""
         return sorted(((number, one) for one, number in self._numbers.items()), key=_number)
