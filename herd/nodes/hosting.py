@@ -6,7 +6,8 @@ Invariants:
 - A leader gives way to the designated one only when that follows closely, and tries again less and
   less often while that does not work.
 - A replica counts, and is read, once it has applied what was in the log when it was started.
-- A replica is idle once nobody has used it for `suspend_after_ms`; sessions that are open use it.
+- A replica is idle once nobody has used it for `suspend_after_ms`. A transaction or a statement
+  uses it until its end; a session that is open and does nothing does not.
 - Whoever is not the designated leader leaves the lead to it for a while, if it is ready and did not
   itself just fall silent.
 """
@@ -103,7 +104,7 @@ class Hosted:
         space = self.space
         if space is None:
             return False
-        if space.busy or len(clients_of(space)):
+        if space.busy or clients_of(space).busy:
             return True
         return (space.uses, space.replica.position) != self._uses
 

@@ -30,9 +30,10 @@ class Clients:
         """A session has ended. May be told twice."""
         self._numbers.pop(session, None)
 
-    def __len__(self) -> int:
-        """How many there are."""
-        return len(self._numbers)
+    @property
+    def busy(self) -> bool:
+        """Whether one of them runs a statement."""
+        return any(session.running is not None for session in self._numbers)
 
     def sessions(self) -> "list[tuple[int, Session]]":
         """All of them with their numbers, oldest first."""

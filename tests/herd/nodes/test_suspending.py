@@ -68,9 +68,11 @@ def test_a_tablespace_in_use_is_not_suspended() -> None:
     in_yard(script)
 
 
-def test_an_open_session_at_any_replica_keeps_a_tablespace_running() -> None:
+def test_a_statement_that_runs_at_any_replica_keeps_a_tablespace_running() -> None:
     class Session:
-        """Stands for one: it is listed, and does nothing."""
+        """Stands for one that runs a long query."""
+
+        running = "SELECT"
 
     async def script(yard: Yard) -> None:
         from herd.sql.clients import clients_of
