@@ -459,6 +459,9 @@ class Node:
             with contextlib.suppress(EngineError):
                 await state.close()
             raise
+        if fact.leader not in ("", self.node_id) and self.outlook.address_of(fact.leader):
+            # Otherwise the designated leader would take over from the first one a moment later.
+            space.replica.defer(self.settings.preference_ms / 1000)
         space.cluster = self.outlook
         space.commands = self.commands
         return space
