@@ -55,6 +55,28 @@ def test_a_tablespace_that_nobody_uses_runs_nowhere_until_somebody_asks() -> Non
     in_yard(script)
 
 
+def test_the_leader_of_a_suspended_tablespace_ends_after_the_other_replicas() -> None:
+    async def script(yard: Yard) -> None:
+        await used_once(yard)
+        leader = yard.machines[await yard.led()]
+        slow = next(one for one in yard.machines.values() if one is not leader)
+
+        def is_idle() -> bool:
+            report = leader.node.outlook.report("farm", slow.name)
+            return report is not None and report.idle
+
+        await yard.until(is_idle)
+        yard.loop.pause(slow.process)
+        await yard.until(lambda: leader.node.outlook.spaces["farm"].suspended)
+        await elapse(1.0)
+        # If it ended now, the slow one would be elected for nothing.
+        assert leader.leads("farm")
+        yard.loop.resume(slow.process)
+        await suspended(yard)
+
+    in_yard(script)
+
+
 def test_a_tablespace_in_use_is_not_suspended() -> None:
     async def script(yard: Yard) -> None:
         bank = await used_once(yard)
