@@ -67,7 +67,7 @@ def tablespaces(setting: Setting) -> list[Result]:
         note(f"{count:,} tablespaces created, {statistics.median(created_ms):.0f} ms each")
         many_times = _times(book, bucket, setting)
         buckets_ms = [
-            _timed(partial(book.blobs.create_bucket, f"b{n}")) for n in range(setting.size(50, 3))
+            _timed(partial(book.blobs.create_bucket, f"bucket-{n}")) for n in range(setting.size(50, 3))
         ]
         _until_suspended(url)
         many = _idle(pid, setting)
