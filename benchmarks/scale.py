@@ -65,14 +65,14 @@ def tablespaces(setting: Setting) -> list[Result]:
         few = _idle(pid, setting)
         created_ms = [_timed(partial(_create, book, f"t{n}")) for n in range(count)]
         note(f"{count:,} tablespaces created, {statistics.median(created_ms):.0f} ms each")
-        many_times = _times(book, bucket, setting)
-        buckets_ms = [
-            _timed(partial(book.blobs.create_bucket, f"bucket-{n}")) for n in range(setting.size(50, 3))
-        ]
         _until_suspended(url)
         many = _idle(pid, setting)
         chosen = random.Random(1).sample(range(count), min(count, setting.size(200, 5)))
         resumed_ms = sorted(_timed(partial(_ask, book, f"t{n}")) for n in chosen)
+        _until_suspended(url)
+        many_times = _times(book, bucket, setting)
+        made = range(setting.size(50, 3))
+        buckets_ms = [_timed(partial(book.blobs.create_bucket, f"bucket-{n}")) for n in made]
     p99_ms = resumed_ms[max(0, len(resumed_ms) * 99 // 100 - 1)]
     each_kib = (many.node_bytes - few.node_bytes) / count / 1024
     last = created_ms[-min(count, 200) :]

@@ -36,6 +36,7 @@ def test_whatever_befalls_nodes_the_money_is_there_and_one_leads(seed: int) -> N
         bank.resting = False
         await settle(yard)
         await yard.until(lambda: bank.transfers > 50, "transfers")
+        assert len(await yard.commands.nodes()) == len(NODES)
         bank.ending = True
         await working
         await money_is_there(yard, bank)
