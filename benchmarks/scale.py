@@ -7,6 +7,7 @@ Invariants:
 """
 
 import asyncio
+import itertools
 import json
 import os
 import random
@@ -15,6 +16,7 @@ import statistics
 import subprocess
 import sys
 import time
+from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from functools import partial
@@ -26,8 +28,9 @@ from benchmarks.result import Result
 from benchmarks.setting import Setting, note, run
 from blobit import Bucket
 from engine.connecting import connect
+from herd.errors import OperationalError
 from herd.nodes.commands import SpaceCommands
-from herdbook.connecting import Cluster
+from herdbook.connecting import AsyncCluster, Cluster
 
 SUBJECT: Final = "scale"
 NODES: Final = 3
@@ -90,7 +93,88 @@ def tablespaces(setting: Setting) -> list[Result]:
     ]
 
 
-SCENARIOS: Final[dict[str, Callable[[Setting], list[Result]]]] = {"tablespaces": tablespaces}
+def failover(setting: Setting) -> list[Result]:
+    """The node that leads most tablespaces is killed, while programs write to some of them."""
+    count, written = setting.size(2_000, 12), setting.size(100, 6)
+    names = [f"t{n}" for n in range(count)]
+    with setting.scratch() as folder, _dev(folder) as (url, pid):
+        with herdbook.connect(url) as book:
+            for name in names:
+                _create(book, name)
+        written_s, all_s = run(_failover(url, pid, names, names[:written]))
+    return [
+        Result(SUBJECT, "failover-groups-written", round(written_s, 2), "s", 6.0),
+        Result(SUBJECT, "failover-groups", round(all_s, 2), "s", 30.0),
+    ]
+
+
+SCENARIOS: Final[dict[str, Callable[[Setting], list[Result]]]] = {
+    "tablespaces": tablespaces,
+    "failover-groups": failover,
+}
+
+
+class _Writer:
+    """Inserts one number after the other into a tablespace, and knows which were acknowledged."""
+
+    def __init__(self, book: AsyncCluster, name: str) -> None:
+        self._book = book
+        self.name = name
+        self.acknowledged: list[int] = []
+        self.begun_s = 0.0
+        """When the statement began that was acknowledged last."""
+
+    async def work(self) -> None:
+        """Write until cancelled. A number whose fate is unknown is left, and the next one tried."""
+        session = await self._book.herd.session(self.name)
+        await session.execute("CREATE TABLE milk (n INT PRIMARY KEY)")
+        for number in itertools.count():
+            begun_s = time.perf_counter()
+            try:
+                await session.execute("INSERT INTO milk VALUES (?)", [number])
+            except OperationalError:
+                continue
+            self.acknowledged.append(number)
+            self.begun_s = begun_s
+
+    async def lost(self) -> set[int]:
+        """The numbers that were acknowledged and are not there."""
+        session = await self._book.herd.session(self.name)
+        there = await session.execute("SELECT n FROM milk")
+        return set(self.acknowledged) - {n for (n,) in there.rows}
+
+
+async def _failover(
+    url: str, pid: int, names: list[str], written: list[str]
+) -> tuple[float, float]:
+    """Seconds until writes go on in all that are written to, and until all tablespaces answer."""
+    async with herdbook.connect_async(url) as book, connect(url) as client:
+        commands = SpaceCommands(client.store, client.clock, client.rng)
+        writers = [_Writer(book, name) for name in written]
+        working = [asyncio.create_task(writer.work()) for writer in writers]
+        while not all(writer.acknowledged for writer in writers):
+            assert not any(task.done() for task in working)
+            await asyncio.sleep(_LOOK_S)
+        led = Counter([await commands.leader_of(name) for name in written])
+        address, leads = led.most_common(1)[0]
+        note(f"kill the node that leads {leads} of {len(written)} tablespaces that are written to")
+        began_s = time.perf_counter()
+        os.kill(_listens(pid, int(address.rpartition(":")[2])), signal.SIGKILL)
+        while any(writer.begun_s < began_s for writer in writers):
+            assert time.perf_counter() - began_s < _READY_S
+            await asyncio.sleep(0.02)
+        written_s = time.perf_counter() - began_s
+        for name in names:
+            session = await book.herd.session(name)
+            await session.execute("SELECT count(*) FROM systables")
+            await session.close()
+        all_s = time.perf_counter() - began_s
+        for task in working:
+            task.cancel()
+        await asyncio.gather(*working, return_exceptions=True)
+        lost = {writer.name: some for writer in writers if (some := await writer.lost())}
+        assert not lost, f"acknowledged and lost: {lost}"
+    return written_s, all_s
 
 
 def _beside(scenario: str, many: float, few: float, unit: str) -> Result:
@@ -171,6 +255,20 @@ def _dev(folder: Path) -> Iterator[tuple[str, int]]:
             with suppress(ProcessLookupError):
                 os.killpg(process.pid, signal.SIGKILL)
             process.wait()
+
+
+def _listens(pid: int, port: int) -> int:
+    """The process under this one that listens at a port."""
+    sockets = set()
+    for line in Path(f"/proc/{pid}/net/tcp").read_text().splitlines()[1:]:
+        fields = line.split()
+        if fields[3] == "0A" and int(fields[1].rpartition(":")[2], 16) == port:
+            sockets.add(f"socket:[{fields[9]}]")
+    for each in _below(pid):
+        with suppress(OSError):
+            if any(os.readlink(file) in sockets for file in Path(f"/proc/{each}/fd").iterdir()):
+                return each
+    raise AssertionError(f"nobody listens at port {port}")
 
 
 def _idle(pid: int, setting: Setting) -> _Idle:
