@@ -12,7 +12,7 @@ from typing import Annotated
 
 import typer
 
-from benchmarks import blobit, blobs, broker, herd, ledger, replica, spark
+from benchmarks import blobit, blobs, broker, herd, ledger, replica, scale, spark
 from benchmarks.result import Result, show
 from benchmarks.setting import Setting, note
 
@@ -81,6 +81,14 @@ def measure_spark(
 ) -> None:
     """Tables and objects read and written by Spark, beside the same in local Parquet."""
     _measure(spark.SCENARIOS, as_json, only, Setting(folder, quick))
+
+
+@app.command("scale")
+def measure_scale(
+    as_json: AsJson = False, quick: Quick = False, only: Only = None, folder: Folder = HERE
+) -> None:
+    """2,000 idle tablespaces on three nodes, beside two. Takes an hour; needs Java."""
+    _measure(scale.SCENARIOS, as_json, only, Setting(folder, quick))
 
 
 def _measure(

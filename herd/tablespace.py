@@ -95,6 +95,9 @@ class Tablespace:
         """The term in which marks that others left were looked for."""
         self._term_watchers: list[Callable[[], None]] = []
         self._transactions: dict[int, Transaction] = {}
+        self.uses = 0
+        """How often rows were read or a transaction was begun: whoever compares two looks knows
+        whether the tablespace was in use."""
         self._outcomes: Outcomes | None = None
         self._number = 0
         self._erasing: asyncio.Task[None] | None = None
@@ -192,6 +195,7 @@ class Tablespace:
 
     def rows_get(self, key: bytes) -> bytes | None:
         """What is committed. Raises `LeaderUnavailable` as `Replica.read_now` does."""
+        self.uses += 1
         try:
             return self.replica.read_now(lambda rows: rows.get(key))
         except EngineError as error:
@@ -199,6 +203,7 @@ class Tablespace:
 
     def rows_scan(self, first: bytes, end: bytes, limit: int) -> list[KeyValue]:
         """What is committed. Raises `LeaderUnavailable` as `Replica.read_now` does."""
+        self.uses += 1
         try:
             return self.replica.read_now(lambda rows: rows.scan(first, end, limit))
         except EngineError as error:
@@ -206,6 +211,7 @@ class Tablespace:
 
     def view(self) -> Snapshot:
         """All rows at this moment; close it."""
+        self.uses += 1
         with translating():
             return self.replica.view()
 
@@ -242,6 +248,7 @@ class Tablespace:
             )
         if identity:
             check_identity(identity)
+        self.uses += 1
         self._number += 1
         transaction = Transaction(self, self._number, isolation, identity)
         self._transactions[self._number] = transaction
@@ -424,6 +431,12 @@ class Tablespace:
         self._erasing = self._keeping = None
         with translating():
             await self.replica.close()
+
+    @property
+    def busy(self) -> bool:
+        """Whether a transaction is open, or rows of no table are being written or removed."""
+        erasing = self._erasing is not None and not self._erasing.done()
+        return bool(self._transactions) or self._filling or bool(self._kept_stores) or erasing
 
     # Duties
 

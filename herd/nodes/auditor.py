@@ -7,6 +7,7 @@ of dropped tablespaces.
 Invariants:
 - There is one auditor, as far as the metadata store can tell. Two of them for a moment change the
   same facts by compare-and-set, and the second finds nothing left to change.
+- Replicas of a suspended tablespace stay where they are until it runs again.
 - Only time during which it could look counts as absence: after a pause or a lost connection, the
   grace time of absent replicas continues where it was.
 - What was dropped is swept only when no node says that it runs a replica of it.
@@ -89,7 +90,7 @@ class SpaceAuditor:
         self._away_s = {
             (name, node): before[name, node] + elapsed_s if (name, node) in before else 0.0
             for name, fact in self._outlook.spaces.items()
-            for node in (fact.replicas if fact.hosted else ())
+            for node in (fact.replicas if fact.runs else ())
             if self._is_away(name, node)
         }
 
@@ -113,7 +114,7 @@ class SpaceAuditor:
                 await self._give_up(name, fact)
             elif fact.dropped:
                 await self._sweep(name, fact)
-            elif fact.hosted:
+            elif fact.runs:
                 await self._place(name)
         except (DatabaseError, CannotRead, FormatTooNew) as error:
             # It was dropped meanwhile, or a newer program has changed it.

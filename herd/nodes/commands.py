@@ -6,6 +6,7 @@ Invariants:
 """
 
 import asyncio
+import contextlib
 import random
 import uuid
 from collections.abc import Iterable
@@ -23,7 +24,7 @@ from herd.nodes.facts import NODES, NodeFact, SpaceFact, decode_node
 from herd.reading_log import log_of
 from herd.translating import translating
 
-_LOOK_S: Final = 0.05
+_LOOK_S: Final = 0.5
 
 
 class SpaceCommands:
@@ -61,6 +62,11 @@ class SpaceCommands:
             raise OperationalError(
                 "there is no node that could run a tablespace", hint="start one: herdbook herd node"
             )
+
+    async def space(self, name: str) -> SpaceFact:
+        """The fact of a tablespace. Raises `ProgrammingError` if there is none."""
+        with translating():
+            return await self._directory.find(name)
 
     async def create(
         self,
@@ -193,22 +199,35 @@ class SpaceCommands:
         Raises `LeaderUnavailable` when the time is over.
         """
         node_id = await self.node(node) if node else ""
-        leader = ""
+        leader, changed = "", asyncio.Event()
+        key = f"{LOGS}/{log_of(name.lower())}/list"
+        ends = [self._store.watch(each, changed.set) for each in (key, NODES)]
         try:
             async with asyncio.timeout(timeout_ms / 1000):
                 while True:
+                    changed.clear()
                     leader = await self.leader_of(name)
                     known = (await self.nodes()).get(node_id) if node_id else None
                     if leader and (not node_id or (known and known.address == leader)):
                         return leader
-                    # It depends on the list and on the nodes: looking is simpler than two watches.
-                    await asyncio.sleep(_LOOK_S)
+                    # A watch that was lost costs a moment.
+                    with contextlib.suppress(TimeoutError):
+                        async with asyncio.timeout(_LOOK_S):
+                            await changed.wait()
         except TimeoutError:
             now = f"{leader} does" if leader else "nobody does"
             raise LeaderUnavailable(
                 f"{node_id or 'nobody'} does not lead tablespace {name} yet, {now}",
                 hint="it goes on: look again later",
             ) from None
+        finally:
+            for end in ends:
+                end()
+
+    async def resume(self, name: str) -> SpaceFact:
+        """Have a suspended tablespace run again. Raises `ProgrammingError` if there is none."""
+        with translating():
+            return await self._directory.resume(name.lower())
 
     async def node(self, named: str) -> str:
         """The id of the node with an id, the beginning of one, an address, or a name.

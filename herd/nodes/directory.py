@@ -138,6 +138,17 @@ class Directory:
                 continue
         raise MetadataUnavailable(f"the fact of tablespace {name} could not be changed")
 
+    async def resume(self, name: str) -> SpaceFact:
+        """Have the nodes of a suspended tablespace run it again; what its fact is then.
+
+        Raises `ProgrammingError` for a tablespace that is not there.
+        """
+
+        def resumed(fact: SpaceFact) -> SpaceFact:
+            return msgspec.structs.replace(fact, suspended=False) if fact.suspended else fact
+
+        return await self.change(name, resumed)
+
     async def settle(self, name: str, uuid: str, *, kept: bool) -> bool:
         """End a restoration: from now on the tablespace is there, or is one that was dropped.
 

@@ -13,6 +13,8 @@ Invariants:
   back only to a log without a past.
 - One that is being restored is dropped, too, until it is whole: programs that do not know
   `restoring` see none.
+- A tablespace that is suspended is run by no node until somebody asks for it. All of it is in its
+  log; the states on the nodes' disks stay.
 - Fields that are not known are passed over: older programs read newer facts of the same format.
 """
 
@@ -61,11 +63,18 @@ class SpaceFact(msgspec.Struct, frozen=True, omit_defaults=True):
     """Somebody fills it: it is `dropped` unless that ends well."""
     by_default: bool = False
     """`expected` is the cluster's default: the auditor changes it when the default changes."""
+    suspended: bool = False
+    """Nobody used it for a while: its nodes run no replica of it until somebody asks for it."""
 
     @property
     def hosted(self) -> bool:
-        """Whether nodes run it."""
+        """Whether nodes have replicas of it."""
         return self.expected > 0 and not self.dropped
+
+    @property
+    def runs(self) -> bool:
+        """Whether the nodes that have replicas of it run them."""
+        return self.hosted and not self.suspended
 
 
 class ReplicaReport(msgspec.Struct, frozen=True, array_like=True):
@@ -76,6 +85,8 @@ class ReplicaReport(msgspec.Struct, frozen=True, array_like=True):
     term: int = 0
     ledger: int = 0
     entry: int = 0
+    idle: bool = False
+    """Whether nobody has used it for so long that it may be suspended."""
 
     @property
     def ready(self) -> bool:
@@ -106,8 +117,8 @@ def ready_replicas(name: str, fact: SpaceFact, nodes: Mapping[str, NodeFact]) ->
 
 
 def missing_replicas(name: str, fact: SpaceFact, nodes: Mapping[str, NodeFact]) -> int:
-    """How many replicas of a tablespace are missing; 0 if no nodes run it."""
-    return max(0, fact.expected - ready_replicas(name, fact, nodes)) if fact.hosted else 0
+    """How many replicas of a tablespace are missing; 0 if no nodes run it at the moment."""
+    return max(0, fact.expected - ready_replicas(name, fact, nodes)) if fact.runs else 0
 
 
 _decode_space: Final = msgspec.msgpack.Decoder(SpaceFact).decode

@@ -6,6 +6,8 @@ Invariants:
 - A leader gives way to the designated one only when that follows closely, and tries again less and
   less often while that does not work.
 - A replica counts, and is read, once it has applied what was in the log when it was started.
+- A replica is idle once nobody has used it for `suspend_after_ms`. A transaction or a statement
+  uses it until its end; a session that is open and does nothing does not.
 - Whoever is not the designated leader leaves the lead to it for a while, if it is ready and did not
   itself just fall silent.
 """
@@ -25,6 +27,7 @@ from herd.errors import DatabaseError
 from herd.nodes.facts import CATCHING_UP, ReplicaReport, SpaceFact
 from herd.nodes.outlook import Outlook
 from herd.nodes.settings import NodeSettings
+from herd.sql.clients import clients_of
 from herd.tablespace import Tablespace
 
 if TYPE_CHECKING:
@@ -73,6 +76,8 @@ class Hosted:
         self._gave_to = ""
         self._gave_s = -1e9
         self._pause_s = _TRY_AGAIN_S
+        self._uses: tuple[int, Position] | None = None
+        self._used_s = clock.monotonic()
         self._running = asyncio.create_task(self._run(), name=f"replica of {name}")
 
     @property
@@ -85,7 +90,23 @@ class Hosted:
         role = replica.role.value
         if role == Role.FOLLOWER.value and not self.caught_up:
             role = CATCHING_UP
-        return ReplicaReport(uuid, role, space.term, *replica.position)
+        return ReplicaReport(uuid, role, space.term, *replica.position, idle=self.idle)
+
+    @property
+    def idle(self) -> bool:
+        """Whether nobody has used it for so long that it may be suspended."""
+        after_s = self._settings.suspend_after_ms / 1000
+        return 0 < after_s <= self._clock.monotonic() - self._used_s and not self.in_use
+
+    @property
+    def in_use(self) -> bool:
+        """Whether somebody uses it now, or has used it since the last look."""
+        space = self.space
+        if space is None:
+            return False
+        if space.busy or clients_of(space).busy:
+            return True
+        return (space.uses, space.replica.position) != self._uses
 
     def tend(self, fact: SpaceFact, outlook: Outlook) -> None:
         """See to this replica after a look."""
@@ -97,6 +118,9 @@ class Hosted:
             self._stopped.set()
             return
         self._trail.append((self._clock.monotonic(), space.replica.position))
+        if self.in_use:
+            self._uses = space.uses, space.replica.position
+            self._used_s = self._clock.monotonic()
         space.replica.defer(self._deference_s(space, outlook))
         wanted = fact.leader
         if wanted != self._gave_to or outlook.leader_of(self.name) == wanted:

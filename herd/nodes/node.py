@@ -10,14 +10,18 @@ Invariants:
 - What it tells of itself is what it does: its key goes with its session, before its replicas.
 - A look that fails changes nothing; replicas that run go on without the metadata store.
 - Writes are served where the leader is; a follower says where that is.
+- A tablespace that no node has used for a while is suspended by its leader, which ends last, so
+  that no other replica is elected for nothing. Whoever asks for it has it run again.
 """
 
 import asyncio
 import contextlib
 import logging
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from typing import TYPE_CHECKING, Final
 from uuid import UUID
+
+import msgspec
 
 from engine.errors import CannotRead, EngineError, FormatTooNew
 from engine.ledger.client import LedgerClient
@@ -98,6 +102,8 @@ class Node:
         self._registration.watch(self._woken.set)
         self._started_ms = client.clock.wall_ms()
         self._hosted: dict[str, Hosted] = {}
+        self._suspended: dict[str, str] = {}
+        """The suspended tablespaces that have a state here, with their uuids."""
         self._ending: set[asyncio.Task[None]] = set()
         self._uuids_ending: set[str] = set()
         self._crowded = self._tidied = self._closed = False
@@ -216,11 +222,23 @@ class Node:
 
     async def _find(self, name: str) -> Hosted | None:
         self._check_open()
-        hosted = self._hosted.get(name.lower())
+        name = name.lower()
+        hosted = self._hosted.get(name)
         if hosted is None:
             with translating():
-                await self.directory.find(name)
+                fact = await self.directory.find(name)
+            if fact.suspended:
+                hosted = await self._resume(name)
         return hosted
+
+    async def _resume(self, name: str) -> Hosted | None:
+        """Have a tablespace run again, and wait a moment for who leads it."""
+        with translating():
+            self.outlook.spaces[name] = await self.directory.resume(name)
+            self._woken.set()
+            with contextlib.suppress(LeaderUnavailable):
+                await self.commands.until_led(name, self.settings.resume_ms)
+        return self._hosted.get(name)
 
     async def _is_dropped(self, name: str) -> bool:
         """Whether it is none any more, or not yet."""
@@ -262,6 +280,7 @@ class Node:
     async def look(self) -> None:
         """Look once, and do what is to be done. Raises `MetadataUnavailable`."""
         await self.outlook.look()
+        await self._resume_those_in_use()
         self._reconcile()
         if not (self._tidied or self.outlook.unreadable):
             self._tidied = True
@@ -270,6 +289,7 @@ class Node:
         await self._make_default()
         self._listed.set()
         await self.auditor.look()
+        await self._suspend_the_idle()
         self._reconcile()
 
     async def _make_default(self) -> None:
@@ -315,16 +335,64 @@ class Node:
             fact = spaces.get(name)
             if fact is None or fact.uuid != hosted.fact.uuid or not self._is_mine(fact):
                 del self._hosted[name]
-                self._end(hosted)
+                self._end(hosted, wipe=True)
+            elif fact.suspended and not (hosted.in_use or self._awaits_others(name, hosted)):
+                del self._hosted[name]
+                self._end(hosted, wipe=False)
+        for name, uuid in list(self._suspended.items()):
+            fact = spaces.get(name)
+            mine = fact is not None and fact.uuid == uuid and self._is_mine(fact)
+            if not mine and uuid not in self._uuids_ending:
+                del self._suspended[name]
+                self._beside(name, uuid, self._states.wipe(uuid))
         for name, fact in spaces.items():
             if not self._is_mine(fact):
                 continue
+            if fact.suspended:
+                self._suspended[name] = fact.uuid
+            else:
+                self._suspended.pop(name, None)
             found = self._hosted.get(name)
             if found is not None:
                 found.tend(fact, self.outlook)
-            elif fact.uuid not in self._uuids_ending:
+            elif fact.runs and fact.uuid not in self._uuids_ending:
                 self._hosted[name] = self._host(name, fact)
         self._warn_if_crowded()
+
+    async def _suspend_the_idle(self) -> None:
+        """Suspend each tablespace that this node leads and no node uses."""
+        for name, hosted in list(self._hosted.items()):
+            fact = self.outlook.spaces.get(name)
+            if fact is None or not fact.runs or not self._may_suspend(name, fact, hosted):
+                continue
+            with contextlib.suppress(DatabaseError):
+                self.outlook.spaces[name] = await self.directory.change(name, _suspended)
+
+    def _may_suspend(self, name: str, fact: SpaceFact, hosted: Hosted) -> bool:
+        if name in self.settings.never_suspended or not hosted.idle:
+            return False
+        if hosted.report.role != "leader":
+            return False
+        reports = (
+            self.outlook.report(name, node) for node in fact.replicas if node != self.node_id
+        )
+        return all(report is None or (report.ready and report.idle) for report in reports)
+
+    async def _resume_those_in_use(self) -> None:
+        """Resume what was suspended although somebody has begun to use it here."""
+        for name, hosted in self._hosted.items():
+            fact = self.outlook.spaces.get(name)
+            if fact is not None and fact.suspended and hosted.in_use:
+                with contextlib.suppress(DatabaseError):
+                    self.outlook.spaces[name] = await self.directory.resume(name)
+
+    def _awaits_others(self, name: str, hosted: Hosted) -> bool:
+        """Whether this replica of a suspended tablespace leads others that have not ended yet."""
+        if hosted.report.role != "leader":
+            return False
+        fact = self.outlook.spaces[name]
+        others = (node for node in fact.replicas if node != self.node_id)
+        return any(self.outlook.report(name, node) is not None for node in others)
 
     def _warn_if_crowded(self) -> None:
         """Say that more runs here than its memory is divided for, once as long as that is so."""
@@ -352,15 +420,16 @@ class Node:
             settings=self.settings,
         )
 
-    def _end(self, hosted: Hosted) -> None:
+    def _end(self, hosted: Hosted, *, wipe: bool) -> None:
         """End a replica beside everything else; its tablespace is not begun here meanwhile."""
-        uuid = hosted.fact.uuid
+        self._beside(hosted.name, hosted.fact.uuid, hosted.stop(wipe=wipe))
 
+    def _beside(self, name: str, uuid: str, ending: Awaitable[None]) -> None:
         async def end() -> None:
             try:
-                await hosted.stop(wipe=True)
+                await ending
             except (EngineError, OSError) as error:
-                _logger.warning("tablespace %s: its state is left: %s", hosted.name, error)
+                _logger.warning("tablespace %s: its state is left: %s", name, error)
             finally:
                 self._uuids_ending.discard(uuid)
                 self._woken.set()
@@ -390,6 +459,9 @@ class Node:
             with contextlib.suppress(EngineError):
                 await state.close()
             raise
+        if fact.leader not in ("", self.node_id) and self.outlook.address_of(fact.leader):
+            # Otherwise the designated leader would take over from the first one a moment later.
+            space.replica.defer(self.settings.preference_ms / 1000)
         space.cluster = self.outlook
         space.commands = self.commands
         return space
@@ -414,3 +486,7 @@ class Node:
             if uuid not in mine:
                 _logger.warning("node %s: the state %s is nobody's", self.node_id, uuid)
                 await self._states.wipe(uuid)
+
+
+def _suspended(fact: SpaceFact) -> SpaceFact:
+    return msgspec.structs.replace(fact, suspended=True) if fact.runs else fact

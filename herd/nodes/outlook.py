@@ -1,8 +1,8 @@
 """What a node knows of all nodes and tablespaces, as of its last look.
 
 Invariants:
-- A fact is read again when something was told of it, and all of them from time to time: a watch
-  that was lost costs a while, nothing else.
+- A fact is read again when something was told of it, and all of them from time to time, those of
+  suspended tablespaces a few at a time: a watch that was lost costs a while, nothing else.
 - What a damaged fact says is passed over, and the others are read.
 - Who leads a tablespace is whoever says so of the highest term.
 """
@@ -30,6 +30,7 @@ from herd.nodes.facts import (
 )
 
 _AT_ONCE: Final = 64
+_SUSPENDED_A_REFRESH: Final = 64
 _logger = logging.getLogger(__name__)
 Row = tuple[Any, ...]
 
@@ -59,6 +60,8 @@ class Outlook:
         self._refresh_s = refresh_ms / 1000
         self._woken = woken
         self._dirty: set[str] = set()
+        self._refreshed = ""
+        """The suspended tablespace whose fact was read last from time to time."""
         self._names_dirty = self._settings_dirty = True
         self._read_all_s = -1e9
         self._watches: dict[str, Callable[[], None]] = {}
@@ -126,7 +129,7 @@ class Outlook:
         reports = (
             self.report(name, node_id)
             for name, fact in self.spaces.items()
-            if fact.hosted and node_id in fact.replicas
+            if fact.runs and node_id in fact.replicas
         )
         return sum(report is None or not report.ready for report in reports)
 
@@ -159,7 +162,8 @@ class Outlook:
             for node_id in fact.replicas if not fact.dropped else ():
                 report = self.report(name, node_id)
                 if report is None:
-                    away = "starting" if node_id in self.nodes else "away"
+                    away = "starting" if not fact.suspended else "suspended"
+                    away = away if node_id in self.nodes else "away"
                     yield name, node_id, away, None, None, None
                 else:
                     position = report.position if report.ready else (None, None)
@@ -186,7 +190,17 @@ class Outlook:
             self._watches[name] = self._store.watch(
                 f"{SPACES}/{name}", partial(self._space_changed, name)
             )
-        self._dirty |= names
+        self._dirty |= names - self._not_yet_again(names)
+
+    def _not_yet_again(self, names: set[str]) -> set[str]:
+        """The suspended ones but for the next few."""
+        spaces = self.spaces
+        suspended = sorted(name for name in names if (f := spaces.get(name)) and f.suspended)
+        later = [name for name in suspended if name > self._refreshed]
+        chosen = (later or suspended)[:_SUSPENDED_A_REFRESH]
+        if chosen:
+            self._refreshed = chosen[-1]
+        return set(suspended).difference(chosen)
 
     async def _look_at_settings(self) -> None:
         self._settings_dirty = False

@@ -2,6 +2,8 @@
 
 from dataclasses import dataclass
 
+from engine.access.principal import SYSTEM
+
 
 @dataclass(frozen=True, slots=True)
 class NodeSettings:
@@ -16,7 +18,10 @@ class NodeSettings:
     long a leader that gives way waits for open transactions. `restart_ms` is the pause after a
     replica could not be started, or has stopped for good. `makes_default`: it creates the
     tablespace `default`. `replicas_planned` is how many replicas a node's memory was divided for;
-    one that runs more says so. 0: it was not divided.
+    one that runs more says so. 0: it was not divided. A tablespace that nobody has used for
+    `suspend_after_ms` is suspended; 0: never. Those in `never_suspended` are not, either:
+    without the metadata store nobody could have the users' one run again, nor log in. Who asks
+    for a suspended one waits `resume_ms` at most until somebody leads it.
     """
 
     look_ms: int = 500
@@ -28,3 +33,6 @@ class NodeSettings:
     restart_ms: int = 2_000
     makes_default: bool = True
     replicas_planned: int = 0
+    suspend_after_ms: int = 60_000
+    resume_ms: int = 5_000
+    never_suspended: tuple[str, ...] = (SYSTEM,)

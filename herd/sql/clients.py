@@ -30,6 +30,11 @@ class Clients:
         """A session has ended. May be told twice."""
         self._numbers.pop(session, None)
 
+    @property
+    def busy(self) -> bool:
+        """Whether one of them runs a statement."""
+        return any(session.running is not None for session in self._numbers)
+
     def sessions(self) -> "list[tuple[int, Session]]":
         """All of them with their numbers, oldest first."""
         return sorted(((number, one) for one, number in self._numbers.items()), key=_number)

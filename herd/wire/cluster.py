@@ -18,7 +18,7 @@ import random
 import shutil
 import tempfile
 from collections.abc import AsyncIterator, Awaitable, Callable
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from functools import partial
 from os import PathLike
 from pathlib import Path
@@ -54,6 +54,8 @@ if TYPE_CHECKING:
 LeaderOf = Callable[[str], Awaitable[str]]
 """The address of a tablespace's leader, "" if nobody leads it at the moment."""
 _DENIALS_MAX: Final = 3
+_RESUME_MS: Final = 5_000
+"""How long to wait for the leader of a tablespace that was suspended, before asking again."""
 
 
 class LeaderRoute:
@@ -242,7 +244,8 @@ class ClusterHerd(RemoteHerd):
                 found[report.role == "leader"].append(fact.address)
         followers = found[False] or found[True]
         if not followers:
-            await self.exists(tablespace)
+            if (await self._commands.space(tablespace)).suspended:
+                await self._commands.resume(tablespace)
             return ""
         return rng.choice(followers)
 
@@ -255,14 +258,21 @@ class ClusterHerd(RemoteHerd):
 
         Replicas for which there is no node yet are added when one joins.
         """
-        if name.lower() in await self._commands.spaces():
+        if await self._is_there(name):
             return
         try:
             await self._commands.create(name)
         except NameTaken:
             # Somebody was quicker: the nodes make "default" by themselves, for one.
-            if name.lower() not in await self._commands.spaces():
+            if not await self._is_there(name):
                 raise
+
+    async def _is_there(self, name: str) -> bool:
+        try:
+            await self._commands.space(name)
+        except ProgrammingError:
+            return False
+        return True
 
     async def back_up(self, path: str | PathLike[str], name: str = DEFAULT) -> None:
         """Write a tablespace, as it is now, into a new file of this machine.
@@ -309,7 +319,7 @@ class ClusterHerd(RemoteHerd):
         `ProgrammingError`, `StorageFailed`, `LeaderUnavailable`.
         """
         source, name = source.lower(), name.lower()
-        await self.exists(source)
+        await self._commands.space(source)
         await self.make(name)
         await self._commands.until_led(name, self._calling.settings.patience_ms)
         session = await self.session(name)
@@ -319,15 +329,6 @@ class ClusterHerd(RemoteHerd):
             )
         finally:
             await session.close()
-
-    async def exists(self, name: str) -> None:
-        """Raise `ProgrammingError` for a tablespace that is not there."""
-        known = await self._commands.spaces()
-        if name not in known:
-            raise ProgrammingError(
-                f"there is no tablespace {name}",
-                hint=f"there are {', '.join(sorted(known)) or 'none yet'}",
-            )
 
 
 @asynccontextmanager
@@ -368,8 +369,10 @@ async def tablespaces_of(
 
     async def leader_of(tablespace: str) -> str:
         leader = await commands.leader_of(tablespace)
-        if not leader:
-            await herd.exists(tablespace)
+        if not leader and (await commands.space(tablespace)).suspended:
+            await commands.resume(tablespace)
+            with suppress(LeaderUnavailable):
+                leader = await commands.until_led(tablespace, _RESUME_MS)
         return leader
 
     async def replica_of(tablespace: str) -> str:

@@ -139,7 +139,8 @@ def show_tablespaces(url: Url = None, as_json: AsJson = False) -> None:
     """List the tablespaces, who leads them, and what their replicas do.
 
     A replica is ready when it follows or leads. If fewer replicas are ready than wanted, the list
-    shows how many are missing.
+    shows how many are missing. A tablespace that nobody has used for a while is suspended: nobody
+    leads it until somebody asks for it.
     """
     from herd.nodes.facts import missing_replicas, ready_replicas
 
@@ -183,7 +184,11 @@ def rows_of(
         wanted += " by default" if fact.hosted and fact.by_default else ""
         ready, missing = ready_replicas(name, fact, nodes), missing_replicas(name, fact, nodes)
         there = "" if not fact.hosted else f"{ready}, {missing} missing" if missing else str(ready)
-        replicas = [f"{_called(nodes, each)} {_does(nodes, each, name)}" for each in fact.replicas]
+        there = "suspended" if fact.suspended else there
+        replicas = [
+            _called(nodes, each) + ("" if fact.suspended else f" {_does(nodes, each, name)}")
+            for each in fact.replicas
+        ]
         rows.append((name, leader, should, wanted, there, "\n".join(replicas)))
     return rows
 

@@ -89,10 +89,14 @@ class DiskFacts(msgspec.Struct):
 
 
 class ReplicaCounts(msgspec.Struct):
-    """How many replicas a tablespace should have, and how many of them follow or lead now."""
+    """How many replicas a tablespace should have, and how many of them follow or lead now.
+
+    None does while it is suspended, because nobody has used it for a while.
+    """
 
     wanted: int
     ready: int
+    suspended: bool
 
 
 class ClusterFacts(msgspec.Struct):
@@ -307,7 +311,8 @@ async def _replicas(
             fact = None if value is None else decode_space(value.value)
             if fact is None or not fact.hosted:
                 continue
-            told[name] = counts = ReplicaCounts(fact.expected, ready_replicas(name, fact, nodes))
+            ready = ready_replicas(name, fact, nodes)
+            told[name] = counts = ReplicaCounts(fact.expected, ready, fact.suspended)
             if missing_replicas(name, fact, nodes):
                 warnings.append(f"tablespace {name} has {counts.ready} of {counts.wanted} replicas")
     except EngineError as error:

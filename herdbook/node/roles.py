@@ -176,6 +176,7 @@ async def _herd(service: Service) -> None:
         node=HostSettings(
             grace_ms=table.replica_grace_ms,
             replicas_planned=settings.memory.tablespaces if settings.memory.bytes_max else 0,
+            suspend_after_ms=table.suspend_after_ms,
         ),
         herd=HerdSettings(
             transaction_bytes_max=bounds.transaction_bytes,

@@ -84,6 +84,8 @@ class HerdTable(Table, frozen=True):
     advertise: str = ""
     metrics: str = ""
     replica_grace_ms: Milliseconds = 60_000
+    suspend_after_ms: Annotated[int, Meta(ge=0)] = 60_000
+    """How long nobody uses a tablespace until it is suspended, with its memory; 0: never."""
 
 
 class BrokerTable(Table, frozen=True):

@@ -67,6 +67,7 @@ MEANINGS: Final = {
     "roles": "what runs: `bookie`, `repair`, `herd`, `broker`, `http`",
     "scrub_interval_ms": "how often every replica is read; 0: never",
     "secret_file": "a file that holds the cluster's secret, at least 16 bytes",
+    "suspend_after_ms": "how long nobody uses a tablespace until it is suspended; 0: never",
     "url": "the store: a folder, or `herdbook://host:port,host:port/path`",
     "user": "the user's name",
     "users": "a file of users of the broker's HTTP interface",

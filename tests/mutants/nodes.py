@@ -10,6 +10,8 @@ _ELECTION: Final = "engine/replica/election.py"
 _HOSTING: Final = "herd/nodes/hosting.py"
 _LEADING: Final = "engine/replica/leading.py"
 _PLACING: Final = "herd/nodes/placing.py"
+_NODE: Final = "herd/nodes/node.py"
+_SUSPENDING: Final = "herd/nodes/test_suspending.py"
 _TABLESPACE: Final = "herd/tablespace.py"
 _DIRECTORY_TESTS: Final = "herd/nodes/test_directory.py"
 _NODE_TESTS: Final = "herd/nodes/test_node.py"
@@ -21,6 +23,52 @@ _ONE_AT_A_TIME: Final = (
 _RESTORED: Final = "test_nodes_run_what_was_filled_and_it_outlives_its_leader"
 
 NODE_MUTANTS: Final = (
+    Mutant(
+        "a-leader-that-suspends-does-not-wait-for-the-others",
+        "the leader of a suspended tablespace ends last",
+        _NODE,
+        "elif fact.suspended and not (hosted.in_use or self._awaits_others(name, hosted)):",
+        "elif fact.suspended and not hosted.in_use:",
+        by_test(
+            _SUSPENDING, "test_the_leader_of_a_suspended_tablespace_ends_after_the_other_replicas"
+        ),
+    ),
+    Mutant(
+        "what-is-used-while-it-is-being-suspended-ends",
+        "a suspended tablespace that is used is resumed",
+        _NODE,
+        "if fact is not None and fact.suspended and hosted.in_use:",
+        "if fact is None:",
+        by_test(
+            _SUSPENDING, "test_a_node_that_begins_to_use_a_suspended_tablespace_has_it_run_again"
+        ),
+    ),
+    Mutant(
+        "a-leader-suspends-what-others-use",
+        "a tablespace is suspended only if no replica is in use",
+        _NODE,
+        "return all(report is None or (report.ready and report.idle) for report in reports)",
+        "return True",
+        by_test(
+            _SUSPENDING, "test_a_statement_that_runs_at_any_replica_keeps_a_tablespace_running"
+        ),
+    ),
+    Mutant(
+        "a-dropped-suspended-tablespace-leaves-its-states",
+        "states of a suspended tablespace that is dropped are removed",
+        _NODE,
+        "if not mine and uuid not in self._uuids_ending:",
+        "if fact is None:",
+        by_test(_SUSPENDING, "test_a_suspended_tablespace_can_be_dropped"),
+    ),
+    Mutant(
+        "the-users-tablespace-is-suspended",
+        "tablespaces that are never to be suspended are not",
+        _NODE,
+        "if name in self.settings.never_suspended or not hosted.idle:",
+        "if not hosted.idle:",
+        by_test(_SUSPENDING, "test_tablespaces_that_are_never_to_be_suspended_are_not"),
+    ),
     Mutant(
         "a-replica-is-replaced-at-once",
         "a replica that is away counts until it is given up",

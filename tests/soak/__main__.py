@@ -65,6 +65,12 @@ PARTS: tuple[Part, ...] = (
         environment=(("HERDBOOK_ZOOKEEPER_AWAY_S", "60"),),
     ),
     Part(
+        "scale",
+        "Two thousand idle tablespaces on three nodes, beside two",
+        ("-m", "benchmarks", "scale", "--json"),
+        lines=20,
+    ),
+    Part(
         "attacks",
         "A hundred thousand hostile statements, none past its limits",
         ("-m", "tests.attack.hostile", "--count", "100000", "--seed", "100"),

@@ -269,7 +269,7 @@ class Bank:
         self._rng = random.Random(3)
         self.transfers = 0
         self.errors: list[DatabaseError] = []
-        self.ending = False
+        self.ending = self.resting = False
 
     async def open(self) -> None:
         """Make the accounts."""
@@ -290,15 +290,25 @@ class Bank:
         """Transfer until told to end, asking whoever leads."""
         while not self.ending:
             await elapse(0.02)
-            leaders = self._yard.leaders(self._name)
-            if not leaders:
+            if self.resting:
                 continue
-            machine = self._yard.machines[leaders[0]]
-            task = self._yard.loop.spawn(machine.process, self._transfer(machine), "transfer")
+            leaders = self._yard.leaders(self._name)
+            if leaders:
+                machine = self._yard.machines[leaders[0]]
+                task = self._yard.loop.spawn(machine.process, self._transfer(machine), "transfer")
+            else:
+                machine = self._rng.choice([*self._yard.machines.values()])
+                if not machine.alive:
+                    continue
+                task = self._yard.loop.spawn(machine.process, self._ask(machine), "ask")
             while not task.done() and machine.alive:
                 await elapse(0.005)
             if task.done():
                 self._heard(task)
+
+    async def _ask(self, machine: Machine) -> None:
+        """Ask for the tablespace, so that it runs again if it was suspended."""
+        await machine.node.tablespace(self._name)
 
     def _heard(self, task: "asyncio.Task[None]") -> None:
         error = task.exception()

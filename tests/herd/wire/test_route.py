@@ -223,6 +223,13 @@ class Commands(SpaceCommands):
         """The tablespaces."""
         return {"default": SpaceFact("", 0)}
 
+    async def space(self, name: str) -> SpaceFact:
+        """One of them."""
+        found = (await self.spaces()).get(name)
+        if found is None:
+            raise ProgrammingError(f"there is no tablespace {name}")
+        return found
+
 
 async def test_a_follower_is_read_at_a_stated_position_and_changes_nothing(tmp_path: Path) -> None:
     async with embedded(tmp_path) as herd, serving(herd) as one, serving(herd) as two:
