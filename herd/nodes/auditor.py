@@ -54,6 +54,8 @@ class SpaceAuditor:
         self._away_s: dict[tuple[str, str], float] = {}
         """How long each replica is away, by tablespace and node."""
         self._looked_s: float | None = None
+        self._loads: dict[str, int] | None = None
+        """How many replicas each node should have; None: to be counted again."""
 
     async def look(self) -> None:
         """Check everything once, if this is the auditor. Raises `MetadataUnavailable`.
@@ -69,7 +71,8 @@ class SpaceAuditor:
                     _logger.info("this node is the auditor of tablespaces now")
                 self.elected = judged = True
                 self._judge_absences()
-                for name, fact in sorted(self._outlook.spaces.items()):
+                self._loads = None
+                for name, fact in sorted(self._outlook.active.items()):
                     await self._judge(name, fact)
         finally:
             if not judged:
@@ -89,7 +92,7 @@ class SpaceAuditor:
         elapsed_s, before = self._elapsed_s(), self._away_s
         self._away_s = {
             (name, node): before[name, node] + elapsed_s if (name, node) in before else 0.0
-            for name, fact in self._outlook.spaces.items()
+            for name, fact in self._outlook.active.items()
             for node in (fact.replicas if fact.runs else ())
             if self._is_away(name, node)
         }
@@ -131,12 +134,15 @@ class SpaceAuditor:
             # While the cluster's default is unknown, each tablespace keeps its number.
             default = fact.expected if outlook.settings is None else outlook.settings.replicas
             reports = partial(outlook.report, name)
-            return placed(fact, reports, given_up, outlook.loads(), default, self._is_busy)
+            if self._loads is None:
+                self._loads = outlook.loads()
+            return placed(fact, reports, given_up, self._loads, default, self._is_busy)
 
         if change(known) == known:
             return
         changed = await self._directory.change(name, change)
-        outlook.spaces[name] = changed
+        outlook.know(name, changed)
+        self._loads = None
         self.replicas_placed += len(set(changed.replicas) - set(known.replicas))
         if changed.expected != known.expected:
             _logger.warning(

@@ -72,6 +72,11 @@ class SpaceFact(msgspec.Struct, frozen=True, omit_defaults=True):
         return self.expected > 0 and not self.dropped
 
     @property
+    def rests(self) -> bool:
+        """Whether nobody has anything to do with it until somebody asks for it."""
+        return self.suspended and not self.dropped
+
+    @property
     def runs(self) -> bool:
         """Whether the nodes that have replicas of it run them."""
         return self.hosted and not self.suspended

@@ -104,6 +104,8 @@ class Node:
         self._hosted: dict[str, Hosted] = {}
         self._suspended: dict[str, str] = {}
         """The suspended tablespaces that have a state here, with their uuids."""
+        self._seen_changes = -1
+        """How often facts had changed when those were looked at last."""
         self._ending: set[asyncio.Task[None]] = set()
         self._uuids_ending: set[str] = set()
         self._crowded = self._tidied = self._closed = False
@@ -234,7 +236,7 @@ class Node:
     async def _resume(self, name: str) -> Hosted | None:
         """Have a tablespace run again, and wait a moment for who leads it."""
         with translating():
-            self.outlook.spaces[name] = await self.directory.resume(name)
+            self.outlook.know(name, await self.directory.resume(name))
             self._woken.set()
             with contextlib.suppress(LeaderUnavailable):
                 await self.commands.until_led(name, self.settings.resume_ms)
@@ -307,7 +309,7 @@ class Node:
             identity = UUID(int=self.client.rng.getrandbits(128), version=4)
             replicas = (await self.directory.settings()).replicas
             fact = SpaceFact(str(identity), self.client.clock.wall_ms(), replicas, by_default=True)
-            self.outlook.spaces[DEFAULT] = await self.directory.create(DEFAULT, fact)
+            self.outlook.know(DEFAULT, await self.directory.create(DEFAULT, fact))
 
     async def _run(self) -> None:
         pause_s = self.settings.look_ms / 1000
@@ -339,25 +341,37 @@ class Node:
             elif fact.suspended and not (hosted.in_use or self._awaits_others(name, hosted)):
                 del self._hosted[name]
                 self._end(hosted, wipe=False)
-        for name, uuid in list(self._suspended.items()):
-            fact = spaces.get(name)
-            mine = fact is not None and fact.uuid == uuid and self._is_mine(fact)
-            if not mine and uuid not in self._uuids_ending:
-                del self._suspended[name]
-                self._beside(name, uuid, self._states.wipe(uuid))
-        for name, fact in spaces.items():
+        if self._seen_changes != self.outlook.changes:
+            self._seen_changes = self.outlook.changes
+            self._see_to_suspended()
+        for name, fact in self.outlook.active.items():
             if not self._is_mine(fact):
                 continue
-            if fact.suspended:
-                self._suspended[name] = fact.uuid
-            else:
-                self._suspended.pop(name, None)
             found = self._hosted.get(name)
             if found is not None:
                 found.tend(fact, self.outlook)
             elif fact.runs and fact.uuid not in self._uuids_ending:
                 self._hosted[name] = self._host(name, fact)
         self._warn_if_crowded()
+
+    def _see_to_suspended(self) -> None:
+        """Remove the states of suspended tablespaces that have no replica here any more."""
+        spaces = self.outlook.spaces
+        for name, fact in spaces.items():
+            if self._is_mine(fact) and fact.suspended:
+                self._suspended[name] = fact.uuid
+        for name, uuid in list(self._suspended.items()):
+            found = spaces.get(name)
+            mine = found is not None and found.uuid == uuid and self._is_mine(found)
+            if mine and found is not None and found.suspended:
+                continue
+            if not mine and uuid in self._uuids_ending:
+                # Its replica has not ended yet: look again then.
+                self._seen_changes = -1
+                continue
+            del self._suspended[name]
+            if not mine:
+                self._beside(name, uuid, self._states.wipe(uuid))
 
     async def _suspend_the_idle(self) -> None:
         """Suspend each tablespace that this node leads and no node uses."""
@@ -366,7 +380,7 @@ class Node:
             if fact is None or not fact.runs or not self._may_suspend(name, fact, hosted):
                 continue
             with contextlib.suppress(DatabaseError):
-                self.outlook.spaces[name] = await self.directory.change(name, _suspended)
+                self.outlook.know(name, await self.directory.change(name, _suspended))
 
     def _may_suspend(self, name: str, fact: SpaceFact, hosted: Hosted) -> bool:
         if name in self.settings.never_suspended or not hosted.idle:
@@ -384,7 +398,7 @@ class Node:
             fact = self.outlook.spaces.get(name)
             if fact is not None and fact.suspended and hosted.in_use:
                 with contextlib.suppress(DatabaseError):
-                    self.outlook.spaces[name] = await self.directory.resume(name)
+                    self.outlook.know(name, await self.directory.resume(name))
 
     def _awaits_others(self, name: str, hosted: Hosted) -> bool:
         """Whether this replica of a suspended tablespace leads others that have not ended yet."""

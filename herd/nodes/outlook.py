@@ -49,6 +49,11 @@ class Outlook:
         """`woken` is called when it is time to look; `node_id` is whose view it is."""
         self.node_id = node_id
         self.spaces: dict[str, SpaceFact] = {}
+        """Change it by `know`."""
+        self.active: dict[str, SpaceFact] = {}
+        """Those that do not rest: there may be thousands that do, and a look must not cost more."""
+        self.changes = 0
+        """How often a fact was found to be another one."""
         self.nodes: dict[str, NodeFact] = {}
         self.settings: SettingsFact | None = None
         """None: the settings could not be read yet."""
@@ -93,6 +98,16 @@ class Outlook:
             end()
         self._ends, self._watches = [], {}
 
+    def know(self, name: str, fact: SpaceFact | None) -> None:
+        """What the fact of a tablespace is now; None: there is no such tablespace."""
+        self.changes += self.spaces.get(name) != fact
+        self.spaces.pop(name, None)
+        self.active.pop(name, None)
+        if fact is not None:
+            self.spaces[name] = fact
+            if not fact.rests:
+                self.active[name] = fact
+
     # Answers
 
     def report(self, name: str, node_id: str) -> ReplicaReport | None:
@@ -128,14 +143,14 @@ class Outlook:
         """How many of the replicas that a node should run do not follow or lead yet."""
         reports = (
             self.report(name, node_id)
-            for name, fact in self.spaces.items()
+            for name, fact in self.active.items()
             if fact.runs and node_id in fact.replicas
         )
         return sum(report is None or not report.ready for report in reports)
 
     def under_replicated(self) -> int:
         """How many tablespaces have fewer replicas that follow or lead than they should."""
-        spaces = self.spaces.items()
+        spaces = self.active.items()
         return sum(missing_replicas(name, fact, self.nodes) > 0 for name, fact in spaces)
 
     # For the system tables
@@ -184,7 +199,7 @@ class Outlook:
         for name in set(self._watches) - names:
             self._watches.pop(name)()
         for name in set(self.spaces) - names:
-            del self.spaces[name]
+            self.know(name, None)
         self.unreadable &= names
         for name in sorted(names - set(self._watches)):
             self._watches[name] = self._store.watch(
@@ -233,10 +248,7 @@ class Outlook:
             self.unreadable.add(name)
             return
         self.unreadable.discard(name)
-        if fact is None:
-            self.spaces.pop(name, None)
-        else:
-            self.spaces[name] = fact
+        self.know(name, fact)
 
     async def _look_at_nodes(self) -> None:
         ids = await self._store.children(NODES)
