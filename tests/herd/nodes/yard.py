@@ -8,6 +8,7 @@ Invariants:
 import asyncio
 import random
 from collections.abc import Awaitable, Callable
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -300,7 +301,8 @@ class Bank:
                 machine = self._rng.choice([*self._yard.machines.values()])
                 if not machine.alive:
                     continue
-                task = self._yard.loop.spawn(machine.process, self._ask(machine), "ask")
+                self._yard.loop.spawn(machine.process, self._ask(machine), "ask")
+                continue
             while not task.done() and machine.alive:
                 await elapse(0.005)
             if task.done():
@@ -308,7 +310,8 @@ class Bank:
 
     async def _ask(self, machine: Machine) -> None:
         """Ask for the tablespace, so that it runs again if it was suspended."""
-        await machine.node.tablespace(self._name)
+        with suppress(DatabaseError):
+            await machine.node.tablespace(self._name)
 
     def _heard(self, task: "asyncio.Task[None]") -> None:
         error = task.exception()
