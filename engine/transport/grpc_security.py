@@ -9,9 +9,8 @@ Invariants:
 - A call without the right secret is refused before anything of it but its headers is read; only a
   health check is answered, and such checks are few at once and end soon, whatever their callers do.
 - One address has a quarter of the calls of strangers: it keeps no other one from logging in.
-- One user has a quarter of the calls that users may make at once, from the headers of a call on.
-  All users together leave a sixteenth of a server's calls to parts of the cluster. Of replies that
-  wait to be taken, one user has a quarter of the room, too.
+- One user has a share of the calls that may be made at once, from the headers of a call on, and of
+  the room for replies that wait to be taken.
 - Secrets are compared in constant time.
 - Before a call is answered it is known who makes it (`CALLER`). Nobody is, whom no gate has seen.
 """
@@ -50,8 +49,6 @@ _REQUEST_S: Final = 30.0
 """So long the request of a user's call may take to come."""
 _REPLIES_BYTES_MAX: Final = 256 * MIB
 """What replies to calls with one reply may hold until they are taken."""
-_LEFT_TO_PARTS: Final = 16
-"""Users leave one call in so many to parts of the cluster."""
 
 
 def server_credentials(
@@ -268,7 +265,7 @@ class UserCalls:
     """Calls of users, each counted from its headers on, whether its request comes or not."""
 
     def __init__(self, calls_max: int) -> None:
-        self._shares = Shares(max(1, calls_max - calls_max // _LEFT_TO_PARTS))
+        self._shares = Shares(calls_max)
         self._replies = Shares(_REPLIES_BYTES_MAX)
 
     def handler(self, asked: Any, user: str) -> Any:

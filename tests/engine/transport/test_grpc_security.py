@@ -4,7 +4,7 @@ import asyncio
 import subprocess
 import sys
 from collections.abc import AsyncIterator
-from contextlib import ExitStack, asynccontextmanager
+from contextlib import AsyncExitStack, ExitStack, asynccontextmanager
 from pathlib import Path
 from typing import Any
 
@@ -329,10 +329,32 @@ async def test_calls_of_one_user_keep_out_neither_other_users_nor_the_cluster() 
                 pass
 
 
+async def test_calls_of_many_users_leave_room_for_one_more_and_for_administrators() -> None:
+    names = ("ann", "bob", "cid", "dan", "eve")
+    known = {name: [("authorization", f"Bearer token-{name}")] for name in (*names, "root")}
+    async with served_to(*names) as address, AsyncExitStack() as stack:
+        calls: list[Any] = []
+        for name in names[:4]:
+            channel = await stack.enter_async_context(aio.insecure_channel(address))
+            begin: Any = channel.stream_stream(APPEND, None, None)
+            begun = [begin(metadata=known[name]) for _ in range(20)]
+            codes = [asyncio.ensure_future(call.code()) for call in begun]
+            calls += begun
+            # Those that are too many for this user are refused, beside those of the users before.
+            await asyncio.wait(codes, return_when=asyncio.FIRST_COMPLETED)
+        other = await stack.enter_async_context(aio.insecure_channel(address))
+        ask: Any = other.unary_unary(INFO, None, None)
+        for shown in (known["eve"], known["root"], [(SECRET_METADATA, SECRET)]):
+            assert await ask(b"", metadata=shown) == b""
+        for call in calls:
+            call.cancel()
+
+
 @asynccontextmanager
 async def served_to(*names: str) -> AsyncIterator[str]:
     """The address of a server that lets these users in, and 64 calls at once."""
-    users, settings = KnownUsers(*map(user, names)), GrpcSettings(calls_max=64)
+    users = KnownUsers(*map(user, names), user("root", admin=True))
+    settings = GrpcSettings(calls_max=64)
     listener = await GrpcListener.open(
         bookie_pb2.DESCRIPTOR.services_by_name["Bookie"],
         BookieCalls({}, settings).handlers(),
@@ -370,7 +392,7 @@ class Untaken:
 async def test_replies_that_one_user_does_not_take_have_a_quarter_of_the_room(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr("engine.transport.grpc_security._REPLIES_BYTES_MAX", 80)
+    monkeypatch.setattr("engine.transport.grpc_security._REPLIES_BYTES_MAX", 100)
 
     async def reply(request: bytes, context: Any) -> bytes:
         return bytes(10)
