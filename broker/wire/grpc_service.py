@@ -44,6 +44,7 @@ from engine.errors import AccessRefused, EngineError
 from engine.replica import ConfirmedReads
 
 SERVICE: Final = "herdbook.broker.v1.Broker"
+WORK_METHOD: Final = f"/{SERVICE}/Work"
 _WAITS_MAX: Final = 1_000
 _WAITED_FOR_MAX: Final = 16_000
 """Tasks that all calls together wait for: one call may wait for a thousand."""
@@ -277,18 +278,19 @@ class BrokerCalls:
     async def work(self, requests: AsyncIterator[bytes], context: Any) -> AsyncIterator[bytes]:
         """A worker's link, as long as the stream lasts."""
         try:
-            hello = self._messages.unpack_hello(await anext(requests))
-        except StopAsyncIteration:
-            return
-        except InvalidTask as error:
-            await self._abort(context, error)
-            return
-        try:
+            # Before anything is read: these streams have no share of their own.
             check_works(await self._asking())
         except BrokerError as error:
             final = isinstance(error, AccessDenied)
             for data in self._messages.pack_from_broker([Refused(str(error), final=final)]):
                 yield data
+            return
+        try:
+            hello = self._messages.unpack_hello(await anext(requests))
+        except StopAsyncIteration:
+            return
+        except InvalidTask as error:
+            await self._abort(context, error)
             return
         link = await self._broker.connect(hello)
         watching = asyncio.create_task(self._watch(link))

@@ -9,8 +9,9 @@ Invariants:
 - A call without the right secret is refused before anything of it but its headers is read; only a
   health check is answered, and such checks are few at once and end soon, whatever their callers do.
 - One address has a quarter of the calls of strangers: it keeps no other one from logging in.
-- One user has a share of the calls that may be made at once, from the headers of a call on, and of
-  the room for replies that wait to be taken.
+- One user has a share of the calls that may be made at once, from the headers of a call on, of the
+  room for replies that wait to be taken, and of the room for requests, from before gRPC takes the
+  first byte of a message: a message that lacks its last byte is in memory, too.
 - Secrets are compared in constant time.
 - Before a call is answered it is known who makes it (`CALLER`). Nobody is, whom no gate has seen.
 """
@@ -20,7 +21,7 @@ import hmac
 import inspect
 import ssl
 from collections import Counter
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from contextlib import aclosing, contextmanager
 from typing import TYPE_CHECKING, Any, Final
 
@@ -46,9 +47,19 @@ _OPEN: Final = frozenset({_LOGIN_METHOD, _OPEN_METHOD})
 """Methods that need no credentials."""
 _OPEN_CALL_S: Final = 5.0
 _REQUEST_S: Final = 30.0
-"""So long the request of a user's call may take to come."""
+"""So long each message of a user's request may take to come."""
 _REPLIES_BYTES_MAX: Final = 256 * MIB
 """What replies to calls with one reply may hold until they are taken."""
+
+
+_REQUESTS_BYTES_MAX: Final = 256 * MIB
+"""What the requests of calls that are not answered may hold."""
+_SMALL_BYTES: Final = 1_024
+"""Requests up to this size are always taken, because commits and closes are small."""
+_ARRIVING_MAX: Final = 32
+"""So many messages of requests may be on their way at once, of up to 8 MiB each."""
+_STREAMS_MAX: Final = 256
+"""So many streams may be open whose next message may always come."""
 
 
 def server_credentials(
@@ -128,11 +139,17 @@ def bearer(token: str) -> list[tuple[str, str | bytes]]:
     return [(AUTHORIZATION, f"{_BEARER}{token}")]
 
 
-def gate(security: Security, settings: GrpcSettings, door: Door | None = None) -> Any:
+def gate(
+    security: Security,
+    settings: GrpcSettings,
+    door: Door | None = None,
+    trusted: frozenset[str] = frozenset(),
+) -> Any:
     """A server's interceptor that lets in callers that know the secret, or that the door knows.
 
     Without a secret, the door decides about callers without credentials; without a door as well,
-    everybody is let in.
+    everybody is let in. `trusted` are methods whose streams count only as calls: they read nothing
+    of users who may not use them.
     """
     import grpc
     from grpc import aio
@@ -162,7 +179,8 @@ def gate(security: Security, settings: GrpcSettings, door: Door | None = None) -
                 handler = await continuation(handler_call_details)
                 if handler is None or caller.principal.admin:
                     return handler
-                return self._users.handler(handler, caller.principal.name)
+                lasting = handler_call_details.method not in trusted
+                return self._users.handler(handler, caller.principal.name, lasting=lasting)
             if handler_call_details.method == _OPEN_METHOD:
                 return self._open.handler(await continuation(handler_call_details))
             if handler_call_details.method == _LOGIN_METHOD and door is not None:
@@ -267,9 +285,16 @@ class UserCalls:
     def __init__(self, calls_max: int) -> None:
         self._shares = Shares(calls_max)
         self._replies = Shares(_REPLIES_BYTES_MAX)
+        # The largest request has more than a quarter.
+        self.requests = Shares(_REQUESTS_BYTES_MAX, _REQUESTS_BYTES_MAX // 3)
+        self.arriving = Shares(_ARRIVING_MAX)
+        self._streams = Shares(_STREAMS_MAX)
 
-    def handler(self, asked: Any, user: str) -> Any:
-        """The handler of one call of a user's, behind the bounds."""
+    def handler(self, asked: Any, user: str, *, lasting: bool = True) -> Any:
+        """The handler of one call of a user's, behind the bounds.
+
+        A stream in both directions counts as one that lasts unless `lasting` is false.
+        """
         import grpc
 
         async def answer(requests: Any, context: Any) -> None:
@@ -277,12 +302,10 @@ class UserCalls:
                 text = f"too many calls of {user} run at once"
                 await context.abort(grpc.StatusCode.RESOURCE_EXHAUSTED, text)
             try:
-                said = requests if asked.request_streaming else await _request_of(context)
-                if asked.response_streaming:
-                    await _stream(asked.stream_stream or asked.unary_stream, said, context)
+                if asked.request_streaming and asked.response_streaming:
+                    await self._both_ways(user, asked, requests, context, lasting)
                 else:
-                    act = asked.stream_unary or asked.unary_unary
-                    await self._reply(user, context, await act(said, context))
+                    await self._one_way(user, asked, context)
             finally:
                 self._shares.give_back(user)
 
@@ -290,6 +313,33 @@ class UserCalls:
         return grpc.stream_stream_rpc_method_handler(
             answer, asked.request_deserializer, asked.response_serializer
         )
+
+    async def _both_ways(
+        self, user: str, asked: Any, requests: Any, context: Any, lasting: bool
+    ) -> None:
+        import grpc
+
+        if lasting and not self._streams.take(user):
+            await context.abort(
+                grpc.StatusCode.RESOURCE_EXHAUSTED, f"too many streams of {user} are open at once"
+            )
+        try:
+            await _stream(asked.stream_stream, requests, context)
+        finally:
+            if lasting:
+                self._streams.give_back(user)
+
+    async def _one_way(self, user: str, asked: Any, context: Any) -> None:
+        request = _Request(self, user, context)
+        try:
+            said = request.messages() if asked.request_streaming else await request.only()
+            if asked.response_streaming:
+                await _stream(asked.unary_stream, said, context)
+            else:
+                act = asked.stream_unary or asked.unary_unary
+                await self._reply(user, context, await act(said, context))
+        finally:
+            request.over()
 
     async def _reply(self, user: str, context: Any, reply: Any) -> None:
         """Send the one reply of a call, which is held until the other side takes it."""
@@ -305,20 +355,62 @@ class UserCalls:
             self._replies.give_back(user, size_bytes)
 
 
-async def _request_of(context: Any) -> Any:
-    """The one request of a call."""
-    import grpc
-    from grpc import aio
+class _Request:
+    """What a user's call asks: one message, or several; it counts until the call is over."""
 
-    try:
-        async with asyncio.timeout(_REQUEST_S):
-            request = await context.read()
-    except TimeoutError:
-        text = "the request did not come in time"
-        await context.abort(grpc.StatusCode.DEADLINE_EXCEEDED, text)
-    if request is aio.EOF:  # type: ignore[attr-defined, unused-ignore]
-        await context.abort(grpc.StatusCode.INVALID_ARGUMENT, "the call has no request")
-    return request
+    def __init__(self, calls: UserCalls, user: str, context: Any) -> None:
+        self._calls = calls
+        self._user = user
+        self._context = context
+        self._size_bytes = 0
+
+    async def only(self) -> Any:
+        """The one message of a call."""
+        import grpc
+
+        message = await self._next()
+        if message is None:
+            text = "the call has no request"
+            await self._context.abort(grpc.StatusCode.INVALID_ARGUMENT, text)
+        return message
+
+    async def messages(self) -> AsyncIterator[Any]:
+        """All messages of a call, as they come."""
+        while (message := await self._next()) is not None:
+            yield message
+
+    def over(self) -> None:
+        """The call is answered."""
+        self._calls.requests.give_back(self._user, self._size_bytes)
+        self._size_bytes = 0
+
+    async def _next(self) -> Any:
+        """The next message, None at the end."""
+        import grpc
+        from grpc import aio
+
+        try:
+            async with asyncio.timeout(_REQUEST_S):
+                # gRPC takes a message in as soon as it is asked for.
+                await self._calls.arriving.acquire(self._user)
+                try:
+                    message = await self._context.read()
+                finally:
+                    self._calls.arriving.give_back(self._user)
+        except TimeoutError:
+            text = "the request did not come in time"
+            await self._context.abort(grpc.StatusCode.DEADLINE_EXCEEDED, text)
+        if message is aio.EOF:  # type: ignore[attr-defined, unused-ignore]
+            return None
+        size_bytes = len(message) if isinstance(message, bytes) else 0
+        if size_bytes > _SMALL_BYTES:
+            if not self._calls.requests.take(self._user, size_bytes):
+                # Who handles the refusal keeps this frame for a while.
+                message = None
+                text = f"too many bytes of requests of {self._user} wait to be answered"
+                await self._context.abort(grpc.StatusCode.RESOURCE_EXHAUSTED, text)
+            self._size_bytes += size_bytes
+        return message
 
 
 async def _stream(behaviour: Any, said: Any, context: Any) -> None:
