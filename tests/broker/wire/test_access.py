@@ -272,6 +272,14 @@ class Counted:
         self.looks += 1
         return Task(task_id, "elsa", "milk", TaskStatus.WAITING)
 
+    async def submit(self, specs: Any, **_: Any) -> list[int]:
+        return [7 for _ in specs]
+
+    async def cancel(self, task_ids: Any, _by: str = "") -> list[int]:
+        return list(task_ids)
+
+    retry = delete = cancel
+
 
 async def test_a_call_that_asks_for_too_much_is_refused_before_anything_is_looked_at() -> None:
     broker: Any = Counted()
@@ -387,6 +395,15 @@ async def test_a_worker_needs_the_right_to_all_tenants() -> None:
             assert isinstance(said, Refused) and said.final and "tenant *" in said.reason
         for security in (logged_in("wim"), logged_in("root"), NODE):
             assert not isinstance(await first_word(made, security), Refused)
+
+
+async def test_who_may_not_work_is_refused_before_anything_is_read() -> None:
+    async with house() as made, aio.insecure_channel(made.address) as channel:
+        work: Any = channel.stream_stream("/herdbook.broker.v1.Broker/Work", None, None)
+        call = work(metadata=[("authorization", "Bearer token-ann")])
+        async with asyncio.timeout(20):
+            assert b"tenant *" in await call.read()
+        call.cancel()
 
 
 async def test_code_is_for_who_may_work() -> None:
