@@ -7,6 +7,7 @@ Invariants:
 
 from collections.abc import Callable
 
+from broker.access import Asking
 from broker.wire.channels import Channels
 from broker.wire.forwarding import Forwarder
 from broker.wire.grpc_service import WORK_METHOD, BrokerCalls, ServedCalls
@@ -58,7 +59,7 @@ class GrpcBrokerServer:
             door=door,
             logins=True,
             lack=lack,
-            trusted=frozenset((WORK_METHOD,)),
+            trusted={WORK_METHOD: lambda principal: Asking.of(principal).everywhere},
         )
         return GrpcBrokerServer(listener, channels, calls)
 

@@ -278,19 +278,18 @@ class BrokerCalls:
     async def work(self, requests: AsyncIterator[bytes], context: Any) -> AsyncIterator[bytes]:
         """A worker's link, as long as the stream lasts."""
         try:
-            # Before anything is read: these streams have no share of their own.
-            check_works(await self._asking())
-        except BrokerError as error:
-            final = isinstance(error, AccessDenied)
-            for data in self._messages.pack_from_broker([Refused(str(error), final=final)]):
-                yield data
-            return
-        try:
             hello = self._messages.unpack_hello(await anext(requests))
         except StopAsyncIteration:
             return
         except InvalidTask as error:
             await self._abort(context, error)
+            return
+        try:
+            check_works(await self._asking())
+        except BrokerError as error:
+            final = isinstance(error, AccessDenied)
+            for data in self._messages.pack_from_broker([Refused(str(error), final=final)]):
+                yield data
             return
         link = await self._broker.connect(hello)
         watching = asyncio.create_task(self._watch(link))

@@ -15,7 +15,7 @@ from typing import Any, Final
 from engine.access.door import Door
 from engine.transport.address import join_host_port, parse_host_port
 from engine.transport.grpc_login import login_handlers
-from engine.transport.grpc_security import gate, server_credentials
+from engine.transport.grpc_security import Trusted, gate, server_credentials
 from engine.transport.grpc_settings import GrpcSettings, server_options
 from engine.transport.security import Security
 
@@ -45,7 +45,7 @@ class GrpcListener:
         door: Door | None = None,
         logins: bool = False,
         lack: Callable[[], str] | None = None,
-        trusted: frozenset[str] = frozenset(),
+        trusted: Trusted | None = None,
     ) -> "GrpcListener":
         """Listen at `host:port` (port 0: a free one) and serve.
 
@@ -66,7 +66,7 @@ class GrpcListener:
         services = [handlers] if users is None else [handlers, login_handlers(users, settings)]
         server = aio.server(
             handlers=services,
-            interceptors=[gate(security, settings, door, trusted)],
+            interceptors=[gate(security, settings, door, trusted or {})],
             options=server_options(settings),
             maximum_concurrent_rpcs=settings.calls_max,
         )

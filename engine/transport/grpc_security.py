@@ -21,12 +21,13 @@ import hmac
 import inspect
 import ssl
 from collections import Counter
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping
 from contextlib import aclosing, contextmanager
 from typing import TYPE_CHECKING, Any, Final
 
 from engine.access.audit import host_of
 from engine.access.door import BY_ANYBODY, BY_SECRET, CALLER, Caller, Door
+from engine.access.principal import Principal
 from engine.access.shares import Shares
 from engine.errors import AccessRefused, EngineError, InvalidRequest
 from engine.limits import MIB
@@ -60,6 +61,9 @@ _ARRIVING_MAX: Final = 32
 """So many messages of requests may be on their way at once, of up to 8 MiB each."""
 _STREAMS_MAX: Final = 256
 """So many streams may be open whose next message may always come."""
+Trusted = Mapping[str, Callable[[Principal], bool]]
+"""By method, who may have as many streams of it as calls."""
+_NONE: Final[Trusted] = {}
 
 
 def server_credentials(
@@ -143,13 +147,12 @@ def gate(
     security: Security,
     settings: GrpcSettings,
     door: Door | None = None,
-    trusted: frozenset[str] = frozenset(),
+    trusted: Trusted = _NONE,
 ) -> Any:
     """A server's interceptor that lets in callers that know the secret, or that the door knows.
 
     Without a secret, the door decides about callers without credentials; without a door as well,
-    everybody is let in. `trusted` are methods whose streams count only as calls: they read nothing
-    of users who may not use them.
+    everybody is let in. `trusted` says whose streams of a method count as calls alone.
     """
     import grpc
     from grpc import aio
@@ -179,7 +182,8 @@ def gate(
                 handler = await continuation(handler_call_details)
                 if handler is None or caller.principal.admin:
                     return handler
-                lasting = handler_call_details.method not in trusted
+                may_last = trusted.get(handler_call_details.method)
+                lasting = may_last is None or not may_last(caller.principal)
                 return self._users.handler(handler, caller.principal.name, lasting=lasting)
             if handler_call_details.method == _OPEN_METHOD:
                 return self._open.handler(await continuation(handler_call_details))

@@ -113,12 +113,12 @@ SHARES_MUTANTS: Final = (
         by_test(_GRPC_TESTS, "test_replies_that_one_user_does_not_take_have_a_quarter_of_the_room"),
     ),
     Mutant(
-        "workers-are-read-before-they-are-known",
-        "a stream without a share of its own reads nothing of users who may not use it",
-        "broker/wire/grpc_service.py",
-        "            # Before anything is read: these streams have no share of their own.\n",
-        "            await anext(requests)\n",
-        by_test(_BROKER_TESTS, "test_who_may_not_work_is_refused_before_anything_is_read"),
+        "everybodys-streams-are-like-workers",
+        "only who may take tasks has as many streams of a worker's as calls",
+        _GRPC,
+        "lasting = may_last is None or not may_last(caller.principal)",
+        "lasting = may_last is None",
+        by_test(_BROKER_TESTS, "test_streams_of_workers_have_no_share_and_those_of_others_do"),
     ),
     Mutant(
         "readers-of-a-bookie-have-no-share",

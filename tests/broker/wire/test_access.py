@@ -397,13 +397,29 @@ async def test_a_worker_needs_the_right_to_all_tenants() -> None:
             assert not isinstance(await first_word(made, security), Refused)
 
 
-async def test_who_may_not_work_is_refused_before_anything_is_read() -> None:
+async def test_streams_of_workers_have_no_share_and_those_of_others_do(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("engine.transport.grpc_security._STREAMS_MAX", 4)
     async with house() as made, aio.insecure_channel(made.address) as channel:
         work: Any = channel.stream_stream("/herdbook.broker.v1.Broker/Work", None, None)
-        call = work(metadata=[("authorization", "Bearer token-ann")])
-        async with asyncio.timeout(20):
-            assert b"tenant *" in await call.read()
-        call.cancel()
+        for name, too_many in (("ann", 2), ("wim", 0)):
+            calls = [work(metadata=[("authorization", f"Bearer token-{name}")]) for _ in range(3)]
+            codes = [asyncio.ensure_future(call.code()) for call in calls]
+            # Of the others, each waits for its first message.
+            async with asyncio.timeout(20):
+                while sum(code.done() for code in codes) < too_many:
+                    await asyncio.wait(
+                        [code for code in codes if not code.done()],
+                        return_when=asyncio.FIRST_COMPLETED,
+                    )
+            for call, code in zip(calls, codes, strict=True):
+                if not code.done():
+                    with suppress(aio.AioRpcError, asyncio.InvalidStateError):
+                        await call.write(b"\xff")
+            told = [await code for code in codes]
+            assert told.count(grpc.StatusCode.RESOURCE_EXHAUSTED) == too_many
+            assert told.count(grpc.StatusCode.INVALID_ARGUMENT) == 3 - too_many
 
 
 async def test_code_is_for_who_may_work() -> None:
