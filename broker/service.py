@@ -66,9 +66,10 @@ from broker.replicating import Replicated
 from broker.rolling_out import RollingOut
 from broker.scheduling import Scheduler, UserMapping
 from broker.settings import BrokerSettings, Setting, check_setting, encode_setting
-from broker.spec import OWNER_TRANSACTIONS_MAX
+from broker.spec import OWNER_PARTS, TRANSACTIONS_MAX
 from broker.task import FINAL_STATES, ClockFacts, Task
 from broker.translating import translating
+from engine.access.shares import part_of
 from engine.errors import EngineError
 from engine.ledger.capacity import Capacity
 from engine.ledger.client import LedgerClient
@@ -535,7 +536,8 @@ class Broker(RollingOut):
         now_ms = term.time.now_ms()
         ttl_ms = self.settings.transaction_ttl_ms if ttl_ms is None else ttl_ms
         if owner:
-            _check_share(owner, list(term.owners.values()).count(owner) + self._beginning[owner])
+            open_of = Counter(term.owners.values()) + self._beginning
+            _check_share(owner, open_of[owner], open_of.total() - open_of[owner] - open_of[""])
         self._beginning[owner] += 1
         try:
             return await self._number(commands.Begin(now_ms + ttl_ms, now_ms, owner))
@@ -714,8 +716,8 @@ class Broker(RollingOut):
         return answer
 
 
-def _check_share(owner: str, open_count: int) -> None:
-    if open_count >= OWNER_TRANSACTIONS_MAX:
+def _check_share(owner: str, open_count: int, others: int) -> None:
+    if open_count >= part_of(TRANSACTIONS_MAX, others, OWNER_PARTS):
         raise Overloaded(f"{owner} has {open_count:,} transactions open: commit or roll back some")
 
 

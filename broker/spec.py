@@ -25,8 +25,8 @@ ITEMS_MAX: Final = 1_000
 SETTLED_MAX: Final = 1_000
 TRANSACTION_TASKS_MAX: Final = 10_000
 TRANSACTIONS_MAX: Final = 10_000
-OWNER_TRANSACTIONS_MAX: Final = TRANSACTIONS_MAX // 16
-"""How many of them one user may have."""
+OWNER_PARTS: Final = 16
+"""One user has one in so many of those that other users leave."""
 NAME_LENGTH_MAX: Final = 200
 OBJECT_NAME_MAX: Final = 2_000
 PARENTS_MAX: Final = 1_000

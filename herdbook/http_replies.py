@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Final
 
 from broker.http.front import told_error, user_of
 from engine import limits
-from engine.access.shares import Shares
+from engine.access.shares import PARTS, Shares
 
 if TYPE_CHECKING:
     from starlette.types import ASGIApp, Message, Receive, Scope, Send
@@ -31,7 +31,7 @@ class SlowReplies:
         self, app: "ASGIApp", waiting_bytes_max: int = _WAITING_BYTES_MAX, grace_s: float = _GRACE_S
     ) -> None:
         self._app = app
-        self._waiting = Shares(waiting_bytes_max)
+        self._waiting = Shares(waiting_bytes_max, waiting_bytes_max // PARTS)
         self._grace_s = grace_s
 
     async def __call__(self, scope: "Scope", receive: "Receive", send: "Send") -> None:

@@ -24,7 +24,7 @@ class BodyLate(Exception):
 class HttpSettings:
     """Bounds. Of one body, of all bodies that are being read, and of long polls, in number.
 
-    One user's bodies have a quarter of that together, or room for one.
+    One user's bodies have a share of that together, or room for one.
 
     A body has to come within `body_timeout_ms`: who dribbles it would keep others out.
     """

@@ -5,12 +5,11 @@ Invariants:
   answers are known, together with all other answers that wait to be sent.
 - The questions and bytes of a client that this side holds are bounded: beyond the limit, nothing
   more is read from its stream, or taken from a message that has arrived. An answer that may be long
-  counts before it is known. All streams of one user together have four times the limit of one.
+  counts before it is known. All streams of one user together have a share of the bytes.
 - A server that is ending answers all that it has taken, and says how much that was.
 """
 
 import asyncio
-import weakref
 from collections.abc import Awaitable, Callable
 from typing import Any, Final
 
@@ -19,10 +18,11 @@ from broker.task import PAYLOAD_BYTES_MAX
 from broker.wire.asking import ASKS_MAX, READS
 from broker.wire.task_messages import failure_to
 from engine.access.door import CALLER
+from engine.access.shares import Shares
 
 _UNDER_WAY_MAX: Final = 1_024
 _BYTES_MAX: Final = 32 * 1024 * 1024
-_USER_BYTES_MAX: Final = 4 * _BYTES_MAX
+_ALL_BYTES_MAX: Final = 16 * _BYTES_MAX
 _LIST_BYTES: Final = 4 * 1024 * 1024
 """A list counts as so many bytes until it is known."""
 _SHORT: Final = frozenset(("task", "now_ms", "counts"))
@@ -38,17 +38,23 @@ Answer = Callable[[Any, bool], Awaitable[Any]]
 
 
 class _Held:
-    """What this side holds for all streams of one user."""
+    """The bytes that this side holds for the streams of users."""
 
     def __init__(self) -> None:
-        self.size_bytes = 0
+        self._shares = Shares(_ALL_BYTES_MAX)
         self.rooms: set[asyncio.Event] = set()
-        """One of each stream: set when there may be room again."""
+        """One of each stream that waits: set when there may be room again."""
 
-    def change(self, size_bytes: int) -> None:
-        """Hold more, or less."""
-        self.size_bytes += size_bytes
-        if size_bytes < 0:
+    def full(self, user: str) -> bool:
+        """Whether a user may not have more. Parts of the cluster count by stream alone."""
+        return bool(user) and not self._shares.has_room(user)
+
+    def change(self, user: str, size_bytes: int) -> None:
+        """Hold more for a user, or less."""
+        if user and size_bytes > 0:
+            self._shares.count(user, size_bytes)
+        elif user and size_bytes < 0:
+            self._shares.give_back(user, -size_bytes)
             for room in self.rooms:
                 room.set()
 
@@ -60,20 +66,15 @@ class AskStreams:
         self._answer = answer
         self._passed_on = passed_on
         self._open: set[_AskStream] = set()
-        self._held_of: weakref.WeakValueDictionary[str, _Held] = weakref.WeakValueDictionary()
+        self._held = _Held()
         self._finished = False
-
-    def _held(self) -> _Held:
-        """What is held for who makes this call. Parts of the cluster count by stream alone."""
-        caller = CALLER.get().principal
-        if caller.admin:
-            return _Held()
-        return self._held_of.setdefault(caller.name, _Held())
 
     async def serve(self, _: Any, context: Any) -> None:
         """One stream, as gRPC wants it, until the client ends its side or `finish`."""
         passed_on = self._passed_on(context)
-        stream = _AskStream(context, lambda asked: self._answer(asked, passed_on), self._held())
+        caller = CALLER.get().principal
+        user = "" if caller.admin else caller.name
+        stream = _AskStream(context, lambda asked: self._answer(asked, passed_on), self._held, user)
         self._open.add(stream)
         if self._finished:
             stream.finish()
@@ -95,7 +96,7 @@ class AskStreams:
 
 class _AskStream:
     def __init__(
-        self, context: Any, answer: Callable[[Any], Awaitable[Any]], of_user: _Held
+        self, context: Any, answer: Callable[[Any], Awaitable[Any]], held: _Held, user: str
     ) -> None:
         from broker.wire.grpc_generated import broker_pb2
 
@@ -104,7 +105,8 @@ class _AskStream:
         self._answer = answer
         self._loop = asyncio.get_running_loop()
         self._under_way: set[asyncio.Task[None]] = set()
-        self._of_user = of_user
+        self._held = held
+        self._user = user
         self._held_bytes = 0
         self._taken = 0
         self._replies: list[Any] = []
@@ -123,7 +125,6 @@ class _AskStream:
         """Until all is answered that was asked. Raises `InvalidTask` for what is no question."""
         # Who asks waits for this: what is never heard here was then never sent.
         await self._context.send_initial_metadata(())
-        self._of_user.rooms.add(self._room)
         reading = self._loop.create_task(self._read())
         writing = self._loop.create_task(self._write())
         try:
@@ -144,13 +145,12 @@ class _AskStream:
             for task in tasks:
                 task.cancel()
             await asyncio.gather(*tasks, return_exceptions=True)
-            self._of_user.rooms.discard(self._room)
             self._hold(-self._held_bytes)
 
     def _hold(self, size_bytes: int) -> None:
         """Hold more, or less."""
         self._held_bytes += size_bytes
-        self._of_user.change(size_bytes)
+        self._held.change(self._user, size_bytes)
 
     async def _until_one(self, *ends: "asyncio.Future[None]") -> None:
         """Wait for one of them. Raises what an answer failed with that is no failure to tell."""
@@ -177,14 +177,18 @@ class _AskStream:
     async def _until_room(self) -> None:
         while self._full:
             self._room.clear()
-            await self._room.wait()
+            self._held.rooms.add(self._room)
+            try:
+                await self._room.wait()
+            finally:
+                self._held.rooms.discard(self._room)
 
     @property
     def _full(self) -> bool:
         return (
             len(self._under_way) >= _UNDER_WAY_MAX
             or self._held_bytes > _BYTES_MAX
-            or self._of_user.size_bytes > _USER_BYTES_MAX
+            or self._held.full(self._user)
         )
 
     def _take(self, asked: Any) -> None:

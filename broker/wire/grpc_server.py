@@ -7,9 +7,10 @@ Invariants:
 
 from collections.abc import Callable
 
+from broker.access import Asking
 from broker.wire.channels import Channels
 from broker.wire.forwarding import Forwarder
-from broker.wire.grpc_service import BrokerCalls, ServedCalls
+from broker.wire.grpc_service import WORK_METHOD, BrokerCalls, ServedCalls
 from engine.access.audit import NO_AUDIT
 from engine.access.door import Door
 from engine.transport.grpc_listener import GrpcListener
@@ -58,6 +59,7 @@ class GrpcBrokerServer:
             door=door,
             logins=True,
             lack=lack,
+            trusted={WORK_METHOD: lambda principal: Asking.of(principal).everywhere},
         )
         return GrpcBrokerServer(listener, channels, calls)
 

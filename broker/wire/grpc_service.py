@@ -44,6 +44,7 @@ from engine.errors import AccessRefused, EngineError
 from engine.replica import ConfirmedReads
 
 SERVICE: Final = "herdbook.broker.v1.Broker"
+WORK_METHOD: Final = f"/{SERVICE}/Work"
 _WAITS_MAX: Final = 1_000
 _WAITED_FOR_MAX: Final = 16_000
 """Tasks that all calls together wait for: one call may wait for a thousand."""

@@ -6,14 +6,14 @@ Invariants:
   all readers may make at once, however many connections they have.
 """
 
-import weakref
 from collections.abc import Awaitable, Callable
 from functools import partial
 from typing import Any
 
 from engine.access.door import Door
-from engine.access.shares import PARTS, Shares
+from engine.access.shares import PARTS, Share, Shares
 from engine.errors import EngineError, Overloaded
+from engine.limits import ENTRY_BYTES_MAX
 from engine.metadata.contract import MetadataStore
 from engine.transport.allowance import Allowance
 from engine.transport.contract import Bookie
@@ -60,19 +60,17 @@ class FramedServer(ConnectionServer[ServerConnection]):
         self.reads = Allowance(self.settings.reads_bytes_max, self.settings.urgent_bytes)
         self.readers = Shares(PARTS * self.settings.calls_max)
         """What holders of read tokens ask that was not answered yet."""
-        self._reads_of: weakref.WeakValueDictionary[str, Allowance] = weakref.WeakValueDictionary()
+        usual_bytes = self.settings.reads_bytes_max - self.settings.urgent_bytes
+        self._reads_of_readers = Shares(usual_bytes, ENTRY_BYTES_MAX)
 
     def add(self, bookie: Bookie) -> None:
         """Serve a bookie."""
         assert bookie.bookie_id not in self.bookies, bookie.bookie_id
         self.bookies[bookie.bookie_id] = bookie
 
-    def reads_of(self, user: str) -> Allowance:
-        """What a user's reads may hold, over all connections."""
-        found = self._reads_of.get(user)
-        if found is None:
-            found = self._reads_of[user] = Allowance(self.settings.reads_bytes_max // PARTS)
-        return found
+    def reads_of(self, user: str) -> Share:
+        """What a user's reads hold, over all connections."""
+        return Share(self._reads_of_readers, user)
 
     def remove(self, bookie_id: str) -> None:
         """Serve a bookie no more; clients are told. It may be unknown."""

@@ -14,7 +14,7 @@ class FramedSettings:
     appends are answered OVERLOADED. `append_bytes_max` and `read_bytes_max` bound what a server
     holds of unanswered appends and of running reads before it stops reading from the connection.
     `calls_max` bounds long polls and metadata calls that run at once, and whatever the read tokens
-    of one user ask at once over all connections; their reads hold a quarter of what all reads may.
+    of one user ask at once over all connections; their reads hold a share of what all reads may.
     Until its reply is known a read counts as the biggest entry, if it does not ask for more.
 
     All connections of a server together hold at most about `frames_bytes_max` of big frames that

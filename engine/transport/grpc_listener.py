@@ -15,7 +15,7 @@ from typing import Any, Final
 from engine.access.door import Door
 from engine.transport.address import join_host_port, parse_host_port
 from engine.transport.grpc_login import login_handlers
-from engine.transport.grpc_security import gate, server_credentials
+from engine.transport.grpc_security import Trusted, gate, server_credentials
 from engine.transport.grpc_settings import GrpcSettings, server_options
 from engine.transport.security import Security
 
@@ -45,13 +45,14 @@ class GrpcListener:
         door: Door | None = None,
         logins: bool = False,
         lack: Callable[[], str] | None = None,
+        trusted: Trusted | None = None,
     ) -> "GrpcListener":
         """Listen at `host:port` (port 0: a free one) and serve.
 
         `service` is the service's descriptor, of its generated module; `handlers` its generic
         handler. A `door` lets those in who do not know the secret; with `logins` they are users,
         who log in here, too, also where there is no secret, unless a certificate is asked for.
-        `lack` says why new data finds no room, "" if it does.
+        `lack` says why new data finds no room, "" if it does. `trusted`: see `gate`.
         Raises `InvalidRequest` for certificates that cannot be used, or a
         secret without TLS beyond this machine; `OSError` where one cannot listen.
         """
@@ -65,7 +66,7 @@ class GrpcListener:
         services = [handlers] if users is None else [handlers, login_handlers(users, settings)]
         server = aio.server(
             handlers=services,
-            interceptors=[gate(security, settings, door)],
+            interceptors=[gate(security, settings, door, trusted or {})],
             options=server_options(settings),
             maximum_concurrent_rpcs=settings.calls_max,
         )

@@ -9,9 +9,9 @@ Invariants:
 - A call without the right secret is refused before anything of it but its headers is read; only a
   health check is answered, and such checks are few at once and end soon, whatever their callers do.
 - One address has a quarter of the calls of strangers: it keeps no other one from logging in.
-- One user has a quarter of the calls that users may make at once, from the headers of a call on.
-  All users together leave a sixteenth of a server's calls to parts of the cluster. Of replies that
-  wait to be taken, one user has a quarter of the room, too.
+- One user has a share of the calls that may be made at once, from the headers of a call on, of the
+  room for replies that wait to be taken, and of the room for requests, from before gRPC takes the
+  first byte of a message: a message that lacks its last byte is in memory, too.
 - Secrets are compared in constant time.
 - Before a call is answered it is known who makes it (`CALLER`). Nobody is, whom no gate has seen.
 """
@@ -21,12 +21,13 @@ import hmac
 import inspect
 import ssl
 from collections import Counter
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping
 from contextlib import aclosing, contextmanager
 from typing import TYPE_CHECKING, Any, Final
 
 from engine.access.audit import host_of
 from engine.access.door import BY_ANYBODY, BY_SECRET, CALLER, Caller, Door
+from engine.access.principal import Principal
 from engine.access.shares import Shares
 from engine.errors import AccessRefused, EngineError, InvalidRequest
 from engine.limits import MIB
@@ -47,11 +48,22 @@ _OPEN: Final = frozenset({_LOGIN_METHOD, _OPEN_METHOD})
 """Methods that need no credentials."""
 _OPEN_CALL_S: Final = 5.0
 _REQUEST_S: Final = 30.0
-"""So long the request of a user's call may take to come."""
+"""So long each message of a user's request may take to come."""
 _REPLIES_BYTES_MAX: Final = 256 * MIB
 """What replies to calls with one reply may hold until they are taken."""
-_LEFT_TO_PARTS: Final = 16
-"""Users leave one call in so many to parts of the cluster."""
+
+
+_REQUESTS_BYTES_MAX: Final = 256 * MIB
+"""What the requests of calls that are not answered may hold."""
+_SMALL_BYTES: Final = 1_024
+"""Requests up to this size are always taken, because commits and closes are small."""
+_ARRIVING_MAX: Final = 32
+"""So many messages of requests may be on their way at once, of up to 8 MiB each."""
+_STREAMS_MAX: Final = 256
+"""So many streams may be open whose next message may always come."""
+Trusted = Mapping[str, Callable[[Principal], bool]]
+"""By method, who may have as many streams of it as calls."""
+_NONE: Final[Trusted] = {}
 
 
 def server_credentials(
@@ -131,11 +143,16 @@ def bearer(token: str) -> list[tuple[str, str | bytes]]:
     return [(AUTHORIZATION, f"{_BEARER}{token}")]
 
 
-def gate(security: Security, settings: GrpcSettings, door: Door | None = None) -> Any:
+def gate(
+    security: Security,
+    settings: GrpcSettings,
+    door: Door | None = None,
+    trusted: Trusted = _NONE,
+) -> Any:
     """A server's interceptor that lets in callers that know the secret, or that the door knows.
 
     Without a secret, the door decides about callers without credentials; without a door as well,
-    everybody is let in.
+    everybody is let in. `trusted` says whose streams of a method count as calls alone.
     """
     import grpc
     from grpc import aio
@@ -165,7 +182,9 @@ def gate(security: Security, settings: GrpcSettings, door: Door | None = None) -
                 handler = await continuation(handler_call_details)
                 if handler is None or caller.principal.admin:
                     return handler
-                return self._users.handler(handler, caller.principal.name)
+                may_last = trusted.get(handler_call_details.method)
+                lasting = may_last is None or not may_last(caller.principal)
+                return self._users.handler(handler, caller.principal.name, lasting=lasting)
             if handler_call_details.method == _OPEN_METHOD:
                 return self._open.handler(await continuation(handler_call_details))
             if handler_call_details.method == _LOGIN_METHOD and door is not None:
@@ -268,11 +287,18 @@ class UserCalls:
     """Calls of users, each counted from its headers on, whether its request comes or not."""
 
     def __init__(self, calls_max: int) -> None:
-        self._shares = Shares(max(1, calls_max - calls_max // _LEFT_TO_PARTS))
+        self._shares = Shares(calls_max)
         self._replies = Shares(_REPLIES_BYTES_MAX)
+        # The largest request has more than a quarter.
+        self.requests = Shares(_REQUESTS_BYTES_MAX, _REQUESTS_BYTES_MAX // 3)
+        self.arriving = Shares(_ARRIVING_MAX)
+        self._streams = Shares(_STREAMS_MAX)
 
-    def handler(self, asked: Any, user: str) -> Any:
-        """The handler of one call of a user's, behind the bounds."""
+    def handler(self, asked: Any, user: str, *, lasting: bool = True) -> Any:
+        """The handler of one call of a user's, behind the bounds.
+
+        A stream in both directions counts as one that lasts unless `lasting` is false.
+        """
         import grpc
 
         async def answer(requests: Any, context: Any) -> None:
@@ -280,12 +306,10 @@ class UserCalls:
                 text = f"too many calls of {user} run at once"
                 await context.abort(grpc.StatusCode.RESOURCE_EXHAUSTED, text)
             try:
-                said = requests if asked.request_streaming else await _request_of(context)
-                if asked.response_streaming:
-                    await _stream(asked.stream_stream or asked.unary_stream, said, context)
+                if asked.request_streaming and asked.response_streaming:
+                    await self._both_ways(user, asked, requests, context, lasting)
                 else:
-                    act = asked.stream_unary or asked.unary_unary
-                    await self._reply(user, context, await act(said, context))
+                    await self._one_way(user, asked, context)
             finally:
                 self._shares.give_back(user)
 
@@ -293,6 +317,33 @@ class UserCalls:
         return grpc.stream_stream_rpc_method_handler(
             answer, asked.request_deserializer, asked.response_serializer
         )
+
+    async def _both_ways(
+        self, user: str, asked: Any, requests: Any, context: Any, lasting: bool
+    ) -> None:
+        import grpc
+
+        if lasting and not self._streams.take(user):
+            await context.abort(
+                grpc.StatusCode.RESOURCE_EXHAUSTED, f"too many streams of {user} are open at once"
+            )
+        try:
+            await _stream(asked.stream_stream, requests, context)
+        finally:
+            if lasting:
+                self._streams.give_back(user)
+
+    async def _one_way(self, user: str, asked: Any, context: Any) -> None:
+        request = _Request(self, user, context)
+        try:
+            said = request.messages() if asked.request_streaming else await request.only()
+            if asked.response_streaming:
+                await _stream(asked.unary_stream, said, context)
+            else:
+                act = asked.stream_unary or asked.unary_unary
+                await self._reply(user, context, await act(said, context))
+        finally:
+            request.over()
 
     async def _reply(self, user: str, context: Any, reply: Any) -> None:
         """Send the one reply of a call, which is held until the other side takes it."""
@@ -308,20 +359,62 @@ class UserCalls:
             self._replies.give_back(user, size_bytes)
 
 
-async def _request_of(context: Any) -> Any:
-    """The one request of a call."""
-    import grpc
-    from grpc import aio
+class _Request:
+    """What a user's call asks: one message, or several; it counts until the call is over."""
 
-    try:
-        async with asyncio.timeout(_REQUEST_S):
-            request = await context.read()
-    except TimeoutError:
-        text = "the request did not come in time"
-        await context.abort(grpc.StatusCode.DEADLINE_EXCEEDED, text)
-    if request is aio.EOF:  # type: ignore[attr-defined, unused-ignore]
-        await context.abort(grpc.StatusCode.INVALID_ARGUMENT, "the call has no request")
-    return request
+    def __init__(self, calls: UserCalls, user: str, context: Any) -> None:
+        self._calls = calls
+        self._user = user
+        self._context = context
+        self._size_bytes = 0
+
+    async def only(self) -> Any:
+        """The one message of a call."""
+        import grpc
+
+        message = await self._next()
+        if message is None:
+            text = "the call has no request"
+            await self._context.abort(grpc.StatusCode.INVALID_ARGUMENT, text)
+        return message
+
+    async def messages(self) -> AsyncIterator[Any]:
+        """All messages of a call, as they come."""
+        while (message := await self._next()) is not None:
+            yield message
+
+    def over(self) -> None:
+        """The call is answered."""
+        self._calls.requests.give_back(self._user, self._size_bytes)
+        self._size_bytes = 0
+
+    async def _next(self) -> Any:
+        """The next message, None at the end."""
+        import grpc
+        from grpc import aio
+
+        try:
+            async with asyncio.timeout(_REQUEST_S):
+                # gRPC takes a message in as soon as it is asked for.
+                await self._calls.arriving.acquire(self._user)
+                try:
+                    message = await self._context.read()
+                finally:
+                    self._calls.arriving.give_back(self._user)
+        except TimeoutError:
+            text = "the request did not come in time"
+            await self._context.abort(grpc.StatusCode.DEADLINE_EXCEEDED, text)
+        if message is aio.EOF:  # type: ignore[attr-defined, unused-ignore]
+            return None
+        size_bytes = len(message) if isinstance(message, bytes) else 0
+        if size_bytes > _SMALL_BYTES:
+            if not self._calls.requests.take(self._user, size_bytes):
+                # Who handles the refusal keeps this frame for a while.
+                message = None
+                text = f"too many bytes of requests of {self._user} wait to be answered"
+                await self._context.abort(grpc.StatusCode.RESOURCE_EXHAUSTED, text)
+            self._size_bytes += size_bytes
+        return message
 
 
 async def _stream(behaviour: Any, said: Any, context: Any) -> None:

@@ -10,10 +10,12 @@ Invariants:
 """
 
 import asyncio
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Iterator, Mapping
+from contextlib import contextmanager
 from typing import Any, Final, TypeVar
 
 from engine.access.door import CALLER
+from engine.access.shares import Share, Shares
 from engine.errors import BookieUnavailable, EngineError, FormatTooNew, FrameInvalid
 from engine.limits import ENTRY_BYTES_MAX
 from engine.run import NO_ENTRY
@@ -48,13 +50,14 @@ class BookieCalls:
         self._settings = settings
         self._appends = Allowance(settings.append_bytes_max)
         self._reads = Allowance(settings.read_bytes_max, settings.urgent_bytes)
-        self._connections: dict[tuple[str, str], tuple[Allowance, int]] = {}
-        """By where a connection comes from, or by whose read token is shown."""
+        usual_bytes = settings.read_bytes_max - settings.urgent_bytes
+        self._reads_of_readers = Shares(usual_bytes, ENTRY_BYTES_MAX)
+        self._connections: dict[str, tuple[Allowance, int]] = {}
+        """By where they come from; those of readers count by whose read token is shown."""
         self._streams: dict[OrderedStream, None] = {}
         self._finishing: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        self.long_polls = 0
         # The rest is for those who write, fence and read.
-        self._polls_max = settings.calls_max // 2
+        self._polls = Shares(max(1, settings.calls_max // 2))
 
     def handlers(self) -> Any:
         """The service, as gRPC wants it; messages come and go as bytes."""
@@ -86,6 +89,11 @@ class BookieCalls:
     def _seen(self) -> Mapping[str, Bookie]:
         return seen_by(CALLER.get(), self._bookies)
 
+    @property
+    def long_polls(self) -> int:
+        """How many there are."""
+        return self._polls.held
+
     # Calls
 
     async def append(self, _requests: Any, context: Any) -> None:
@@ -112,9 +120,10 @@ class BookieCalls:
             bookie = self._seen().get(said.bookie_id)
             if bookie is None or self._finishing.done():
                 return LacReply(Status.UNAVAILABLE, NO_ENTRY, said.bookie_id, 0)
-            if self.long_polls >= self._polls_max and timeout_ms:
+            user = _user()
+            if timeout_ms and not self._polls.has_room(user):
                 return LacReply(Status.OVERLOADED, NO_ENTRY, said.bookie_id, 0)
-            self.long_polls += 1
+            self._polls.count(user, 1)
             polling = asyncio.ensure_future(
                 bookie.wait_lac(said.ledger_id, max(said.above, NO_ENTRY - 1), timeout_ms)
             )
@@ -124,7 +133,7 @@ class BookieCalls:
                     return polling.result()
                 return LacReply(Status.UNAVAILABLE, NO_ENTRY, said.bookie_id, 0)
             finally:
-                self.long_polls -= 1
+                self._polls.give_back(user)
                 polling.cancel()
 
         return self._lac(await self._timed(context, timeout_ms, wait()), said.bookie_id)
@@ -171,31 +180,37 @@ class BookieCalls:
         asked = read_request_of_wire(said)
         left_bytes = asked.max_bytes or _BYTES_UNLIMITED
         first = asked.first
-        caller = CALLER.get().principal
-        holder = (context.peer(), "") if caller.admin else ("", caller.name)
-        connection, calls = self._connections.get(holder) or (
-            Allowance(self._settings.connection_read_bytes_max),
-            0,
-        )
-        self._connections[holder] = (connection, calls + 1)
-        try:
+        with self._holder(context.peer()) as holder:
             while first <= asked.last and left_bytes > 0:
                 chunk_bytes = min(left_bytes, self._settings.read_chunk_bytes)
                 part = ReadRequest(asked.ledger_id, first, asked.last, chunk_bytes, asked.fence_key)
-                following = await self._send_part(context, connection, said.bookie_id, part)
+                following = await self._send_part(context, holder, said.bookie_id, part)
                 if following is None:
                     return
                 first, size_bytes = following
                 left_bytes -= size_bytes
+
+    @contextmanager
+    def _holder(self, peer: str) -> Iterator[Allowance | Share]:
+        """What the reads of who calls hold together."""
+        user = _user()
+        if user:
+            yield Share(self._reads_of_readers, user)
+            return
+        made = Allowance(self._settings.connection_read_bytes_max)
+        connection, calls = self._connections.get(peer, (made, 0))
+        self._connections[peer] = (connection, calls + 1)
+        try:
+            yield connection
         finally:
-            connection, calls = self._connections[holder]
+            connection, calls = self._connections[peer]
             if calls == 1:
-                del self._connections[holder]
+                del self._connections[peer]
             else:
-                self._connections[holder] = (connection, calls - 1)
+                self._connections[peer] = (connection, calls - 1)
 
     async def _send_part(
-        self, context: Any, connection: Allowance, bookie_id: str, part: ReadRequest
+        self, context: Any, holder: Allowance | Share, bookie_id: str, part: ReadRequest
     ) -> tuple[int, int] | None:
         """Read and send one message's worth.
 
@@ -203,20 +218,20 @@ class BookieCalls:
         """
         # The answer to a read of one byte is a whole entry.
         held_bytes = max(part.max_bytes, ENTRY_BYTES_MAX)
-        await connection.acquire(held_bytes)
+        await holder.acquire(held_bytes)
         try:
             await self._reads.acquire(held_bytes, urgent=part.fence_key is not None)
             try:
                 data, following = await self._part(bookie_id, part)
                 room_bytes, held_bytes = held_bytes, len(data)
-                for reads in (connection, self._reads):
+                for reads in (holder, self._reads):
                     reads.take(held_bytes)
                     reads.give_back(room_bytes)
                 await context.write(data)
             finally:
                 self._reads.give_back(held_bytes)
         finally:
-            connection.give_back(held_bytes)
+            holder.give_back(held_bytes)
         return following
 
     async def _part(
@@ -299,3 +314,9 @@ def _fitting(reply: ReadReply) -> ReadReply:
             runs = reply.runs[:count]
             return ReadReply(reply.status, runs, None, None, reply.lac, reply.bookie_id, reply.boot)
     return reply
+
+
+def _user() -> str:
+    """Whose read token is shown, "" by parts of the cluster and administrators."""
+    caller = CALLER.get().principal
+    return "" if caller.admin else caller.name

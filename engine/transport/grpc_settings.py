@@ -92,6 +92,8 @@ def server_options(settings: GrpcSettings) -> Options:
         ("grpc.http2.min_ping_interval_without_data_ms", settings.keepalive_ms // 4),
         ("grpc.http2.max_ping_strikes", 5),
         ("grpc.max_metadata_size", _METADATA_BYTES_MAX),
+        # Else gRPC takes in megabytes of each stream of a fast network before anybody asks for one.
+        ("grpc.http2.bdp_probe", 0),
     ]
 
 

@@ -17,6 +17,7 @@ import asyncio
 from collections import deque
 from typing import Final
 
+from engine.access.shares import Share
 from engine.errors import BookieUnavailable, FrameInvalid
 from engine.limits import KIB, RUN_BYTES_MAX
 from engine.transport.allowance import Allowance
@@ -57,7 +58,7 @@ class ConnectionBounds:
         self.append_bytes = 0
         """What appends take that wait for their answers."""
         self._appends_held = False
-        self._own_reads = Allowance(settings.read_bytes_max)
+        self._own_reads: Allowance | Share = Allowance(settings.read_bytes_max)
         self._read_bytes = 0
         self._reads_held = False
         self._stalled: asyncio.TimerHandle | None = None
@@ -160,7 +161,7 @@ class ConnectionBounds:
 
     # Reads and answers
 
-    def share_reads(self, own_reads: Allowance) -> None:
+    def share_reads(self, own_reads: Share) -> None:
         """Count the reads of this connection together with others of the same user."""
         self._own_reads = own_reads
 

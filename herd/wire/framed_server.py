@@ -6,13 +6,11 @@ Invariants:
 - Calls of one connection begin in the order in which they came.
 - A connection of which nothing was heard for a lease ends, and with it what its guest began.
 - What a peer may make the server hold is bounded: running calls, arriving calls, answers that were
-  not fetched. No user may take more than half of the memory for calls, and a quarter of that for
-  answers that users do not take, over all connections.
+  not fetched. Each user has a share of them, over all connections.
 - A call that cannot be read is answered like any other that is wrong.
 """
 
 import asyncio
-from collections import Counter
 from collections.abc import Callable, Coroutine
 from functools import partial
 from typing import Any, Final
@@ -35,10 +33,8 @@ _PART_BYTES_MIN: Final = 1_024
 """A part of a call counts as at least this many bytes."""
 _SMALL_BYTES: Final = 1_024
 """Calls up to this size are always accepted, because commits, cancels and closes are small."""
-_SHARE: Final = 2
 _CONNECTIONS_FULL: Final = 8
-"""One user may have as many calls running as so many connections may."""
-"""A user may have this fraction (one in ...) of the bytes of all calls."""
+"""One user may have about as many calls running as so many connections may."""
 
 
 class SessionServer(ConnectionServer["SessionConnection"]):
@@ -58,13 +54,13 @@ class SessionServer(ConnectionServer["SessionConnection"]):
         self.service = service
         self.settings = service.settings
         self.admit = admit
-        self.calls_bytes = 0
-        """The size of all calls that arrive or are in progress."""
-        self._calls_of: Counter[str] = Counter()
+        # One user has half of what others leave: so much may be on its way to become one call.
+        self.calls = Shares(self.settings.calls_bytes_max, self.settings.calls_bytes_max)
+        """The bytes of calls that arrive or are in progress."""
         self.running = Shares(PARTS * _CONNECTIONS_FULL * self.settings.calls_max)
         """Calls of users that are under way."""
         self.answers = Shares(self.settings.results_bytes_max)
-        """What users were answered and have not taken yet."""
+        """The bytes of answers that users have not taken yet."""
         super().__init__(
             partial(SessionConnection, self),
             connections_max=self.settings.connections_max,
@@ -72,13 +68,6 @@ class SessionServer(ConnectionServer["SessionConnection"]):
             security=security,
             door=door,
         )
-
-    def count(self, size_bytes: int, user: str) -> None:
-        """Add to, or subtract from, the size of a user's calls that arrive or are in progress."""
-        self.calls_bytes += size_bytes
-        self._calls_of[user] += size_bytes
-        if not self._calls_of[user]:
-            del self._calls_of[user]
 
     def take_answer(self, user: str, size_bytes: int) -> bool:
         """Count an answer until it is taken; False where the user takes too little of them."""
@@ -88,13 +77,6 @@ class SessionServer(ConnectionServer["SessionConnection"]):
         """It was taken, or nobody will."""
         if user and size_bytes > _SMALL_BYTES:
             self.answers.give_back(user, size_bytes)
-
-    def is_full(self, user: str, more_bytes: int = 0) -> bool:
-        """Whether a user may not send more now; "" is a client that proved the secret."""
-        limit = self.settings.calls_bytes_max
-        if self.calls_bytes + more_bytes > limit:
-            return True
-        return bool(user) and self._calls_of[user] + more_bytes > limit // _SHARE
 
 
 class SessionConnection(ServedCalls):
@@ -112,6 +94,8 @@ class SessionConnection(ServedCalls):
         self._refused: set[int] = set()
         self._held_for_calls = False
         self._held_for_answers = False
+        self._user = ""
+        """Whose share counts here; "": nobody's, as of who proved the secret."""
         self._untaken: list[int] = []
         """The sizes of the answers that were sent and count until they are taken."""
 
@@ -145,6 +129,8 @@ class SessionConnection(ServedCalls):
         if major > FORMAT_MAJOR:
             raise FormatTooNew(f"the client's calls are of format {major}, here of {FORMAT_MAJOR}")
         self._guest.caller = self.caller
+        if self.caller.passing and not self.caller.principal.admin:
+            self._user = self.caller.principal.name
         self.wire.take_frames_up_to(self._settings.part_bytes + _FRAME_OVERHEAD_BYTES)
         self._watch()
         return {
@@ -174,7 +160,7 @@ class SessionConnection(ServedCalls):
                 return
         else:
             data = frame.head
-            if len(data) > _SMALL_BYTES and self._server.is_full(self._user, len(data)):
+            if len(data) > _SMALL_BYTES and not self._server.calls.has_room(self._user, len(data)):
                 self._refuse_call(request, full=True)
                 return
         reply = self._guest.handle(data)
@@ -198,9 +184,9 @@ class SessionConnection(ServedCalls):
         size_bytes = max(len(frame.head), min(_PART_BYTES_MIN, self._settings.part_bytes))
         arriving.parts.append(frame.head)
         arriving.size_bytes += size_bytes
-        self._server.count(size_bytes, self._user)
+        full = not self._server.calls.has_room(self._user, size_bytes)
+        self._server.calls.count(self._user, size_bytes)
         limit = self._settings.call_bytes_max
-        full = self._server.is_full(self._user)
         if arriving.size_bytes > limit or full:
             self._forget_parts(request)
             if frame.target == MORE:
@@ -224,18 +210,13 @@ class SessionConnection(ServedCalls):
 
     def _forget_parts(self, request: int) -> list[bytes]:
         arriving = self._parts.pop(request)
-        self._server.count(-arriving.size_bytes, self._user)
+        self._server.calls.give_back(self._user, arriving.size_bytes)
         return arriving.parts
-
-    @property
-    def _user(self) -> str:
-        """The user whose calls they are; "" for a client that proved the secret."""
-        return self.caller.principal.name if self.caller.passing else ""
 
     def _answer_later(
         self, request: int, work: Coroutine[Any, Any, bytes], size_bytes: int
     ) -> None:
-        user = self._user
+        user, calls = self._user, self._server.calls
         if user and not self._server.running.has_room(user):
             work.close()
             error = TooLarge("too many calls of this user run at once", hint="wait for answers")
@@ -248,12 +229,12 @@ class SessionConnection(ServedCalls):
             raise
         if user:
             self._server.running.take(user)
-        self._server.count(size_bytes, user)
+        calls.count(user, size_bytes)
 
         def end(_: "asyncio.Task[None]") -> None:
             # A task that is cancelled before it has begun would never run this.
             work.close()
-            self._server.count(-size_bytes, user)
+            calls.give_back(user, size_bytes)
             if user:
                 self._server.running.give_back(user)
             self._go_on_with_calls()

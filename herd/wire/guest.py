@@ -120,8 +120,9 @@ class Guest:
 
     @property
     def _user(self) -> str:
-        """Whose share counts here; "": nobody's, as of who came by the secret."""
-        return self.caller.principal.name if self.caller.passing else ""
+        """Whose share counts here; "": nobody's, as of administrators and who has the secret."""
+        caller = self.caller
+        return caller.principal.name if caller.passing and not caller.principal.admin else ""
 
     # Answers
 

@@ -4,8 +4,9 @@ Invariants:
 - There are at most `sessions_max` sessions. To make room the one goes that was used longest ago and
   has neither a transaction nor a statement under way; its client opens another when it needs one.
 - Results that wait to be fetched have at most `results_bytes_max` bytes together.
-- No user has more than a share of either, and all users together leave a part of both to those who
-  come by the secret: nodes look users up by such sessions. Where nobody logs in there are no users.
+- No user has more than a share of either, and all users together leave a part of both to
+  administrators and to those who come by the secret: nodes look users up by such sessions. Where
+  nobody logs in there are no users.
 """
 
 from collections import Counter
@@ -13,6 +14,7 @@ from collections.abc import Iterable
 from typing import TYPE_CHECKING, Final
 
 from engine.access.audit import NO_AUDIT, Audit
+from engine.access.shares import Shares, left_to_users, part_of
 from engine.ports.workers import Workers
 from herd.errors import TooLarge, TooManySessions
 from herd.wire.contract import FolderHost, Host
@@ -26,15 +28,12 @@ if TYPE_CHECKING:
     from herd.wire.guest import Guest
 
 _TABLES_MAX: Final = 10_000
-_SESSIONS_SHARE: Final = 16
-_RESULTS_SHARE: Final = 4
-_KEPT_BACK: Final = 16
-"""A user may have one in so many of all sessions, and of all bytes of results; users leave one in
-so many."""
+_SESSIONS_PARTS: Final = 16
+"""A user has one in so many of the sessions that other users leave."""
 
 
 class HostedSession:
-    """A session of a guest; `user` is whose it is, "" for who came by the secret."""
+    """A session of a guest; `user` is whose share it is of, "" for no user's."""
 
     __slots__ = ("client", "guest", "number", "running", "session", "tablespace", "user")
 
@@ -88,7 +87,7 @@ class HerdService:
         self._sessions: dict[HostedSession, None] = {}
         """In the order of their last use."""
         self._sessions_of: Counter[str] = Counter()
-        self._results_of: Counter[str] = Counter()
+        self._results = Shares(self.settings.results_bytes_max)
         self._tables: dict[tuple[str, str], AsyncTable] = {}
 
     @property
@@ -99,7 +98,7 @@ class HerdService:
     @property
     def results_bytes(self) -> int:
         """The size of all results that wait to be fetched."""
-        return self._results_of.total()
+        return self._results.held
 
     def add(self, hosted: HostedSession) -> HostedSession | None:
         """Count a session; returns the one that has to go for it. Raises `TooManySessions`."""
@@ -114,10 +113,12 @@ class HerdService:
         """The session that has to go for another one of a user. Raises `TooManySessions`."""
         sessions_max, count, whose = self.settings.sessions_max, len(self._sessions), "open"
         among: Iterable[HostedSession] = self._sessions
-        if user and self._sessions_of[user] >= _part(sessions_max, _SESSIONS_SHARE):
+        own = self._sessions_of[user]
+        others = count - own - self._sessions_of[""]
+        if user and own and own >= part_of(sessions_max, others, _SESSIONS_PARTS):
             among = [one for one in self._sessions if one.user == user]
             count, whose = len(among), f"{user}'s"
-        elif user and count - self._sessions_of[""] >= sessions_max - sessions_max // _KEPT_BACK:
+        elif user and own + others >= left_to_users(sessions_max):
             among = [one for one in self._sessions if one.user]
             count, whose = len(among), "users'"
         elif count < sessions_max:
@@ -144,22 +145,16 @@ class HerdService:
 
     def keep_result(self, size_bytes: int, user: str) -> None:
         """Count a result that waits for a user to fetch it. Raises `TooLarge`."""
-        limit, kept = self.settings.results_bytes_max, self._results_of
-        bounds = [(kept.total(), limit, "all")]
-        if user:
-            bounds.append((kept.total() - kept[""], limit - limit // _KEPT_BACK, "users"))
-            bounds.append((kept[user], _part(limit, _RESULTS_SHARE), user))
-        for held, most, whom in bounds:
-            if held + size_bytes > most:
-                raise TooLarge(
-                    f"the server keeps at most {most} bytes of results that wait, for {whom}",
-                    hint="ask for fewer rows, or try again",
-                )
-        kept[user] += size_bytes
+        if not self._results.take(user, size_bytes):
+            raise TooLarge(
+                f"the server keeps at most {self.settings.results_bytes_max} bytes of results that "
+                f"wait, and a part of that for {user or 'one user'}",
+                hint="ask for fewer rows, or try again",
+            )
 
     def drop_result(self, size_bytes: int, user: str) -> None:
         """It was fetched, or nobody will."""
-        _less(self._results_of, user, size_bytes)
+        self._results.give_back(user, size_bytes)
 
     def known_table(self, name: str, tablespace: str) -> "AsyncTable | None":
         """A table that was asked for before."""
@@ -183,10 +178,6 @@ class HerdService:
         """A tablespace may run in another way from now on."""
         for key in [key for key in self._tables if key[0] == tablespace]:
             del self._tables[key]
-
-
-def _part(whole: int, parts: int) -> int:
-    return max(1, whole // parts)
 
 
 def _less(counts: Counter[str], user: str, by: int) -> None:

@@ -12,13 +12,13 @@ class WireSettings:
     A server ends what a connection began if nothing was heard of it for `lease_ms`; its client says
     something at least three times in that time. It has at most `connections_max` connections and
     `sessions_max` sessions: the one that was used longest ago and is in no transaction goes when
-    another is opened, and is opened again by its client. One user may have a sixteenth of these
-    sessions, and a sixteenth is reserved for clients that proved the secret. One connection has at
+    another is opened, and is opened again by its client. One user may have a sixteenth of the
+    sessions that other users leave. One connection has at
     most `calls_max` calls running; beyond that nothing is read from it. `call_bytes_max` and
     `call_values_max` bound one call, `calls_bytes_max` all calls that arrive or are in progress,
-    and half of it those of one user. A result is sent in pieces of `piece_bytes`. All results that
-    wait to be fetched have at most `results_bytes_max`, those of one user a quarter of it; so have
-    the answers that users do not take. A client
+    of which one user has half of what others leave. A result is sent in pieces of `piece_bytes`.
+    All results that wait to be fetched have at most `results_bytes_max`, of which a user has a
+    share; so have the answers that users do not take. A client
     goes on looking for a server for `patience_ms`. When a leader owes it an answer and has said
     nothing for `doubt_ms`, it looks whether another one leads by now.
     """

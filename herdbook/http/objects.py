@@ -39,13 +39,12 @@ from herdbook.http.house import House
 from herdbook.http.login import gate_of
 from herdbook.http.ranges import Slice, etags_of, parse_range
 from herdbook.http.routes import Ask, Route
-from herdbook.http.transfers import Room, Transfers, too_long
+from herdbook.http.transfers import SMALL_BYTES_MAX, Room, Transfers, too_long
 
 METADATA: Final = "X-Herdbook-Metadata"
 _METADATA_CHARACTERS_MAX: Final = 8_192
 _POLICY: Final = "sandbox; default-src 'none'"
 _BATCH_BYTES: Final = BlobSettings().batch_bytes
-_SMALL_BYTES_MAX: Final = BlobSettings().shared_object_bytes_max
 _BYTES: Final = "application/octet-stream"
 _logger: Final = logging.getLogger(__name__)
 
@@ -198,7 +197,7 @@ async def put_object(house: House, ask: Ask) -> Response:
             raise too_long(transfers.settings)
         if length is not None:
             await bucket.check_room(name, length)
-        held = _SMALL_BYTES_MAX if length is None else min(length, _SMALL_BYTES_MAX)
+        held = SMALL_BYTES_MAX if length is None else min(length, SMALL_BYTES_MAX)
         async with transfers.room(held, user) as room:
             info = await _taken(request, transfers, room, bucket, name, options)
     return json_reply(object_facts(info), 201, {"ETag": f'"{info.etag}"'})
@@ -225,11 +224,11 @@ async def _taken(
         async for piece in pieces:
             first.append(piece)
             size += len(piece)
-            if size > _SMALL_BYTES_MAX:
+            if size > SMALL_BYTES_MAX:
                 break
         whole = b"".join(first)
         first.clear()
-        if size <= _SMALL_BYTES_MAX:
+        if size <= SMALL_BYTES_MAX:
             return await bucket.put(name, whole, **options)
         upload = bucket.upload(name, **options)
         try:

@@ -3,24 +3,25 @@
 Invariants:
 - Who sends or takes bytes by the drop loses the connection: nobody keeps others out by waiting.
 - No byte of an object is read from its connection before there is room for it.
-- One user has a quarter of the places, and of that room.
+- One user has a share of the places, and of that room.
 """
 
 import asyncio
-import weakref
 from collections.abc import AsyncGenerator, AsyncIterator, Iterator
 from contextlib import asynccontextmanager, contextmanager
 from typing import Final
 
 from starlette.requests import ClientDisconnect, Request
 
-from blobit.budget import ByteBudget
+from blobit.settings import BlobSettings
 from broker.http.bodies import BodyLate
-from engine.access.shares import PARTS, Shares
+from engine.access.shares import Shares
 from engine.ports.clock import Clock
 from herdbook.http.errors import HttpError
 from herdbook.http.settings import WebSettings
 
+SMALL_BYTES_MAX: Final = BlobSettings().shared_object_bytes_max
+"""The most room that one object asks for."""
 LIMIT: Final = "herdbook.limit"
 """In a request's scope: the time-out that its answer has."""
 
@@ -33,19 +34,18 @@ def give_time(request: Request, timeout_ms: int) -> None:
 
 
 class Room:
-    """What one object on its way in may hold in memory."""
+    """What one object on its way in may hold in memory, of what a user's may."""
 
-    def __init__(self, size_bytes: int) -> None:
-        self.budgets: list[ByteBudget] = []
-        """Those that it was taken from."""
+    def __init__(self, rooms: Shares, user: str, size_bytes: int) -> None:
+        self._rooms = rooms
+        self._user = user
         self._size_bytes = size_bytes
 
     def shrink(self, size_bytes: int) -> None:
         """Give back what is over so many bytes."""
         surplus_bytes = max(0, self._size_bytes - size_bytes)
         self._size_bytes -= surplus_bytes
-        for budget in self.budgets:
-            budget.give_back(surplus_bytes)
+        self._rooms.give_back(self._user, surplus_bytes)
 
 
 class Transfers:
@@ -55,9 +55,7 @@ class Transfers:
         self.settings = settings
         self._running = Shares(settings.transfers_max)
         self._clock = clock
-        self._incoming = ByteBudget(settings.incoming_bytes_max)
-        self._incoming_of: weakref.WeakValueDictionary[str, ByteBudget]
-        self._incoming_of = weakref.WeakValueDictionary()
+        self._incoming = Shares(settings.incoming_bytes_max, SMALL_BYTES_MAX)
 
     @property
     def running(self) -> int:
@@ -82,29 +80,17 @@ class Transfers:
 
         Raises `HttpError` 503 where there is none for as long as a sender may be silent.
         """
-        room = Room(size_bytes)
         try:
-            try:
-                async with asyncio.timeout(self.settings.transfer_idle_ms / 1000):
-                    for budget in self._budgets(user):
-                        await budget.take(size_bytes)
-                        room.budgets.append(budget)
-            except TimeoutError:
-                why = "as many bytes of objects as may be are on their way in already"
-                raise HttpError(503, "overloaded", why, retry_s=1) from None
+            async with asyncio.timeout(self.settings.transfer_idle_ms / 1000):
+                await self._incoming.acquire(user, size_bytes)
+        except TimeoutError:
+            why = "as many bytes of objects as may be are on their way in already"
+            raise HttpError(503, "overloaded", why, retry_s=1) from None
+        room = Room(self._incoming, user, size_bytes)
+        try:
             yield room
         finally:
             room.shrink(0)
-
-    def _budgets(self, user: str) -> Iterator[ByteBudget]:
-        """What a user's bytes are taken from: first their own, so that they wait there alone."""
-        if user:
-            own = self._incoming_of.get(user)
-            if own is None:
-                own = ByteBudget(self.settings.incoming_bytes_max // PARTS)
-                self._incoming_of[user] = own
-            yield own
-        yield self._incoming
 
     def time_s(self, length: int) -> float:
         """How long so many bytes may take."""

@@ -15,7 +15,7 @@ def test_one_user_has_a_quarter_and_keeps_nobody_else_out() -> None:
     with waits.some(ANN), waits.some(ANN):
         with pytest.raises(Overloaded, match="ann"), waits.some(ANN):
             pass
-        with waits.some(BEN, 2):
+        with waits.some(BEN), pytest.raises(Overloaded, match="ben"), waits.some(BEN):
             pass
     with waits.some(ANN, 2):
         pass

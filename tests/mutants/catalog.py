@@ -48,6 +48,7 @@ from tests.mutants.removals import REMOVAL_MUTANTS
 from tests.mutants.repair import REPAIR_MUTANTS
 from tests.mutants.replica import REPLICA_MUTANTS
 from tests.mutants.sessions import SESSION_MUTANTS
+from tests.mutants.shares import SHARES_MUTANTS
 from tests.mutants.state import STATE_MUTANTS
 from tests.mutants.storage import JOURNAL_MUTANTS, UPKEEP_MUTANTS
 from tests.mutants.supervisor import SUPERVISOR_MUTANTS
@@ -75,6 +76,7 @@ MUTANTS: Final[tuple[Mutant, ...]] = (
     *WIRE_MUTANTS,
     *DIALING_MUTANTS,
     *ACCESS_MUTANTS,
+    *SHARES_MUTANTS,
     *HTTP_MUTANTS,
     *GRPC_MUTANTS,
     *LEADING_MUTANTS,

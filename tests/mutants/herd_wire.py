@@ -122,7 +122,7 @@ HERD_WIRE_MUTANTS: Final = (
         "one-user-has-all-sessions",
         "no user has more than a share of the sessions",
         _SERVICE,
-        "        if user and self._sessions_of[user] >= _part(sessions_max, _SESSIONS_SHARE):",
+        "        if user and own and own >= part_of(sessions_max, others, _SESSIONS_PARTS):",
         "        if False:",
         by_test(_GUEST_TESTS, "test_a_user_has_a_share_of_the_sessions_and_nodes_keep_some"),
     ),

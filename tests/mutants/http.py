@@ -217,8 +217,8 @@ HTTP_MUTANTS: Final = (
         "room-for-everybody",
         "no byte of an object is read from its connection before there is room for it",
         "herdbook/http/transfers.py",
-        "ByteBudget(settings.incoming_bytes_max)",
-        "ByteBudget(settings.object_bytes_max)",
+        "Shares(settings.incoming_bytes_max, SMALL_BYTES_MAX)",
+        "Shares(settings.object_bytes_max, SMALL_BYTES_MAX)",
         by_test(
             "herdbook/http/test_object_memory.py",
             "test_no_more_bytes_of_objects_are_read_than_there_is_room_for",

@@ -272,6 +272,14 @@ class Counted:
         self.looks += 1
         return Task(task_id, "elsa", "milk", TaskStatus.WAITING)
 
+    async def submit(self, specs: Any, **_: Any) -> list[int]:
+        return [7 for _ in specs]
+
+    async def cancel(self, task_ids: Any, _by: str = "") -> list[int]:
+        return list(task_ids)
+
+    retry = delete = cancel
+
 
 async def test_a_call_that_asks_for_too_much_is_refused_before_anything_is_looked_at() -> None:
     broker: Any = Counted()
@@ -387,6 +395,31 @@ async def test_a_worker_needs_the_right_to_all_tenants() -> None:
             assert isinstance(said, Refused) and said.final and "tenant *" in said.reason
         for security in (logged_in("wim"), logged_in("root"), NODE):
             assert not isinstance(await first_word(made, security), Refused)
+
+
+async def test_streams_of_workers_have_no_share_and_those_of_others_do(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("engine.transport.grpc_security._STREAMS_MAX", 4)
+    async with house() as made, aio.insecure_channel(made.address) as channel:
+        work: Any = channel.stream_stream("/herdbook.broker.v1.Broker/Work", None, None)
+        for name, too_many in (("ann", 2), ("wim", 0)):
+            calls = [work(metadata=[("authorization", f"Bearer token-{name}")]) for _ in range(3)]
+            codes = [asyncio.ensure_future(call.code()) for call in calls]
+            # Of the others, each waits for its first message.
+            async with asyncio.timeout(20):
+                while sum(code.done() for code in codes) < too_many:
+                    await asyncio.wait(
+                        [code for code in codes if not code.done()],
+                        return_when=asyncio.FIRST_COMPLETED,
+                    )
+            for call, code in zip(calls, codes, strict=True):
+                if not code.done():
+                    with suppress(aio.AioRpcError, asyncio.InvalidStateError):
+                        await call.write(b"\xff")
+            told = [await code for code in codes]
+            assert told.count(grpc.StatusCode.RESOURCE_EXHAUSTED) == too_many
+            assert told.count(grpc.StatusCode.INVALID_ARGUMENT) == 3 - too_many
 
 
 async def test_code_is_for_who_may_work() -> None:

@@ -224,7 +224,7 @@ async def test_answers_that_nobody_takes_count_before_they_are_known(
     """Of one stream, and of all streams of one user."""
     monkeypatch.setattr(ask_server, "_EXPECTED_BYTES", {"submit": 1_000})
     monkeypatch.setattr(ask_server, "_BYTES_MAX", 3_500)
-    monkeypatch.setattr(ask_server, "_USER_BYTES_MAX", 5_500)
+    monkeypatch.setattr(ask_server, "_ALL_BYTES_MAX", 23_500)
     gate, known = Gate(), KnownUsers(user("wim", ("tenant", "*", "write")))
     async with served(gate, door_of(known)) as server, AsyncExitStack() as stack:
         asked = METHODS["submit"].pack([[Spec("milk", "elsa")]], {})

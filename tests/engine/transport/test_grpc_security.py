@@ -4,7 +4,7 @@ import asyncio
 import subprocess
 import sys
 from collections.abc import AsyncIterator
-from contextlib import ExitStack, asynccontextmanager
+from contextlib import AsyncExitStack, ExitStack, asynccontextmanager
 from pathlib import Path
 from typing import Any
 
@@ -29,7 +29,7 @@ from engine.transport.grpc_security import (
 )
 from engine.transport.grpc_server import GrpcServer
 from engine.transport.grpc_service import BookieCalls
-from engine.transport.grpc_settings import GrpcSettings
+from engine.transport.grpc_settings import GrpcSettings, server_options
 from engine.transport.security import NO_SECURITY, Security
 from tests.engine.access.known_users import KeptAudit, KnownUsers, user
 from tests.engine.transport.bookie_contract import BookieContract, Scenario, append, runs_of
@@ -183,6 +183,7 @@ WATCH = "/grpc.health.v1.Health/Watch"
 REFLECT = "/grpc.reflection.v1alpha.ServerReflection/ServerReflectionInfo"
 INFO = "/herdbook.v1.Bookie/Info"
 APPEND = "/herdbook.v1.Bookie/Append"
+HELLO = bookie_pb2.AppendRequest(hello=bookie_pb2.Hello(format_major=1)).SerializeToString()
 
 
 def asked_for_health() -> bytes:
@@ -329,10 +330,32 @@ async def test_calls_of_one_user_keep_out_neither_other_users_nor_the_cluster() 
                 pass
 
 
+async def test_calls_of_many_users_leave_room_for_one_more_and_for_administrators() -> None:
+    names = ("ann", "bob", "cid", "dan", "eve")
+    known = {name: [("authorization", f"Bearer token-{name}")] for name in (*names, "root")}
+    async with served_to(*names) as address, AsyncExitStack() as stack:
+        calls: list[Any] = []
+        for name in names[:4]:
+            channel = await stack.enter_async_context(aio.insecure_channel(address))
+            begin: Any = channel.stream_stream(APPEND, None, None)
+            begun = [begin(metadata=known[name]) for _ in range(20)]
+            codes = [asyncio.ensure_future(call.code()) for call in begun]
+            calls += begun
+            # Those that are too many for this user are refused, beside those of the users before.
+            await asyncio.wait(codes, return_when=asyncio.FIRST_COMPLETED)
+        other = await stack.enter_async_context(aio.insecure_channel(address))
+        ask: Any = other.unary_unary(INFO, None, None)
+        for shown in (known["eve"], known["root"], [(SECRET_METADATA, SECRET)]):
+            assert await ask(b"", metadata=shown) == b""
+        for call in calls:
+            call.cancel()
+
+
 @asynccontextmanager
 async def served_to(*names: str) -> AsyncIterator[str]:
     """The address of a server that lets these users in, and 64 calls at once."""
-    users, settings = KnownUsers(*map(user, names)), GrpcSettings(calls_max=64)
+    users = KnownUsers(*map(user, names), user("root", admin=True))
+    settings = GrpcSettings(calls_max=64)
     listener = await GrpcListener.open(
         bookie_pb2.DESCRIPTOR.services_by_name["Bookie"],
         BookieCalls({}, settings).handlers(),
@@ -370,7 +393,7 @@ class Untaken:
 async def test_replies_that_one_user_does_not_take_have_a_quarter_of_the_room(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr("engine.transport.grpc_security._REPLIES_BYTES_MAX", 80)
+    monkeypatch.setattr("engine.transport.grpc_security._REPLIES_BYTES_MAX", 100)
 
     async def reply(request: bytes, context: Any) -> bytes:
         return bytes(10)
@@ -395,6 +418,109 @@ async def test_replies_that_one_user_does_not_take_have_a_quarter_of_the_room(
     await asyncio.wait([bobs[0][1]])
     again, _ = begin("bob")
     await again.written.wait()
+
+
+class Unsent:
+    """A call whose client lets the messages of its request wait."""
+
+    def __init__(self, *messages: bytes) -> None:
+        self.messages = list(messages)
+        self.read_count = 0
+        self.may_come = asyncio.Event()
+        self.refused: StatusCode | None = None
+
+    async def read(self) -> Any:
+        self.read_count += 1
+        await self.may_come.wait()
+        return self.messages.pop(0) if self.messages else aio.EOF  # type: ignore[attr-defined]
+
+    async def write(self, reply: bytes) -> None:
+        return
+
+    async def abort(self, code: StatusCode, text: str) -> None:
+        self.refused = code
+        raise aio.AbortError(text)
+
+
+async def taken_in(requests: AsyncIterator[bytes], context: Any) -> bytes:
+    """A call that keeps what it is sent."""
+    return b"".join([each async for each in requests])
+
+
+async def test_no_more_messages_of_one_user_are_asked_for_than_may_be_on_their_way(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("engine.transport.grpc_security._ARRIVING_MAX", 8)
+
+    async def reply(request: bytes, context: Any) -> bytes:
+        return request
+
+    shared = UserCalls(64)
+    kinds = [
+        grpc.unary_unary_rpc_method_handler(reply),
+        grpc.stream_unary_rpc_method_handler(taken_in),
+    ]
+
+    def begin(name: str, number: int) -> tuple[Unsent, "asyncio.Task[None]"]:
+        handler: Any = shared.handler(kinds[number % 2], name)
+        call = Unsent(b"moo")
+        return call, asyncio.create_task(handler.stream_stream(None, call))
+
+    bobs = [begin("bob", number) for number in range(12)]
+    eve, of_eve = begin("eve", 0)
+    await until(lambda: eve.read_count == 1)
+    assert sum(call.read_count for call, _ in bobs) == 2
+    eve.may_come.set()
+    await of_eve
+    for call, _ in bobs:
+        call.may_come.set()
+    await asyncio.gather(*(task for _, task in bobs))
+
+
+def test_a_server_takes_in_no_more_of_a_fast_stream_than_it_asks_for() -> None:
+    """gRPC would let the window of each stream grow with the network's speed."""
+    assert dict(server_options(GrpcSettings()))["grpc.http2.bdp_probe"] == 0
+
+
+async def test_messages_that_a_call_keeps_have_a_share_of_the_room_for_requests(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("engine.transport.grpc_security._REQUESTS_BYTES_MAX", 12_000)
+    shared = UserCalls(64)
+    ended: list[asyncio.Task[None]] = []
+
+    def begin(name: str, *messages: bytes) -> Unsent:
+        handler: Any = shared.handler(grpc.stream_unary_rpc_method_handler(taken_in), name)
+        call = Unsent(*messages)
+        call.may_come.set()
+        ended.append(asyncio.create_task(handler.stream_stream(None, call)))
+        return call
+
+    large, small = begin("bob", *[bytes(1_500)] * 9), begin("bob", *[bytes(1_000)] * 9)
+    eve = begin("eve", *[bytes(1_500)] * 2)
+    await asyncio.wait(ended)
+    assert large.refused is StatusCode.RESOURCE_EXHAUSTED and len(large.messages) == 6
+    assert small.refused is eve.refused is None
+    assert shared.requests.held == 0
+
+
+async def test_streams_of_one_user_that_last_have_a_share_of_all(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("engine.transport.grpc_security._STREAMS_MAX", 8)
+    bob, eve = ([("authorization", f"Bearer token-{name}")] for name in ("bob", "eve"))
+    async with served_to("bob", "eve") as address, aio.insecure_channel(address) as channel:
+        begin: Any = channel.stream_stream(APPEND, None, None)
+        calls = [begin(metadata=bob) for _ in range(6)]
+        codes = {asyncio.ensure_future(call.code()) for call in calls}
+        await until(lambda: sum(code.done() for code in codes) == 4)
+        assert {code.result() for code in codes if code.done()} == {StatusCode.RESOURCE_EXHAUSTED}
+        other = begin(metadata=eve)
+        await other.write(HELLO)
+        assert await other.read() is not aio.EOF  # type: ignore[attr-defined]
+        for call in (*calls, other):
+            call.cancel()
+        await asyncio.wait(codes)
 
 
 async def answered(ask: Any, known: Any) -> bool:

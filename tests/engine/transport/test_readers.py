@@ -12,6 +12,7 @@ import pytest
 from grpc import aio
 
 from engine.access.door import ReaderDoor
+from engine.access.shares import part_of
 from engine.access.shown import ShownToken
 from engine.access.tokens import READ, SESSION, Claims, sign
 from engine.connecting import Wire, make_transport
@@ -286,10 +287,10 @@ async def test_every_method_over_grpc_wants_a_proof() -> None:
 # Readers who ask for much
 
 
-async def raw_reader(made: Wired, *frames: tuple[Kind, Any]) -> RawEnd:
-    """A connection with ann's read token that asks, and takes no answer."""
+async def raw_reader(made: Wired, *frames: tuple[Kind, Any], user: str = "ann") -> RawEnd:
+    """A connection with a user's read token that asks, and takes no answer."""
     end = await made.house.raw()
-    end.hello(token=token())
+    end.hello(token=token(user=user))
     end.send(Kind.CONNECT, encode(Connect("a")), 1)
     for expected in (Kind.WELCOME, Kind.CONNECTED):
         frame = await end.frame()
@@ -300,6 +301,11 @@ async def raw_reader(made: Wired, *frames: tuple[Kind, Any]) -> RawEnd:
         head = encode(asked)
         end.writer.write(frame_header(kind, 1, request, head) + head)
     return end
+
+
+def reaches(found: Callable[[], int], least: int) -> Callable[[], bool]:
+    """What says whether so much is found."""
+    return lambda: found() >= least
 
 
 LARGE: Final = (Kind.READ, Read(SHOP, 1, 1, 1))
@@ -317,13 +323,31 @@ async def test_replies_that_one_reader_does_not_take_keep_nobody_elses_reads_out
         server = made.house.server
         for _ in range(12):
             await raw_reader(made, *[LARGE] * 6)
-        await until(lambda: server.reads.taken_bytes >= 12 * MIB)
+        await until(lambda: server.reads.taken_bytes >= 7 * MIB)
         for security in (NODE, reader(token(user="eve"))):
             bookie = await made.framed(security)
             async with asyncio.timeout(30):
                 for _ in range(3):
                     assert (await bookie.read(read(SHOP))).status is Status.OK
-            assert server.reads.taken_bytes <= 16 * MIB, "ann has a quarter"
+            assert server.reads.taken_bytes <= 12 * MIB, "ann has a quarter"
+
+
+async def test_replies_that_four_readers_do_not_take_leave_room_for_a_fifth_and_for_nodes() -> None:
+    settings = FramedSettings(reads_bytes_max=112 * MIB, urgent_bytes=16 * MIB)
+    async with wired(settings) as made:
+        await large_entry(made)
+        server = made.house.server
+        held_bytes = 0
+        for number in range(4):
+            for _ in range(12):
+                await raw_reader(made, *[LARGE] * 6, user=f"user-{number}")
+            # Of each, two replies stay at least.
+            held_bytes += 7 * MIB
+            await until(reaches(lambda: server.reads.taken_bytes, held_bytes))
+        for security in (NODE, reader(token(user="eve"))):
+            bookie = await made.framed(security)
+            async with asyncio.timeout(20):
+                assert (await bookie.read(read(SHOP))).status is Status.OK
 
 
 async def test_a_reader_who_takes_nothing_of_a_reply_is_hung_up_on() -> None:
@@ -338,7 +362,7 @@ async def test_a_reader_who_takes_nothing_of_a_reply_is_hung_up_on() -> None:
 
 
 async def test_calls_of_one_reader_over_many_connections_leave_room_for_others() -> None:
-    settings = FramedSettings(calls_max=16)
+    settings = FramedSettings(calls_max=17)
     async with wired(settings) as made:
         server = made.house.server
         polls = [(Kind.WAIT_LAC, WaitLac(SHOP, 9, 60_000))] * 8
@@ -357,6 +381,52 @@ async def test_calls_of_one_reader_over_many_connections_leave_room_for_others()
         await until(lambda: server.readers.held == 0)
 
 
+async def test_calls_of_four_readers_leave_room_for_a_fifth() -> None:
+    settings = FramedSettings(calls_max=16)
+    async with wired(settings) as made:
+        server = made.house.server
+        polls = [(Kind.WAIT_LAC, WaitLac(SHOP, 9, 60_000))] * 16
+        ends = []
+        for number, name in enumerate(("bob", "cid", "dan", "eva"), 1):
+            ends.append(await raw_reader(made, *polls, user=name))
+            await until(reaches(lambda: server.readers.held, 6 * number))
+        bookie = await made.framed(reader(token(user="eve")))
+        assert (await bookie.wait_lac(SHOP, -2, 0)).status is Status.OK
+        for end in ends:
+            end.writer.transport.abort()
+
+
+async def test_reads_of_four_readers_over_grpc_leave_room_for_a_fifth_and_for_nodes(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    running, go_on, read_now = [], asyncio.Event(), Shelf.read
+
+    async def slowly(shelf: Shelf, request: ReadRequest) -> ReadReply:
+        running.append(request)
+        if request.last < 9:
+            return await read_now(shelf, request)
+        await go_on.wait()
+        return await read_now(shelf, request)
+
+    monkeypatch.setattr(Shelf, "read", slowly)
+    many = ReadRequest(SHOP, 0, 9, 100, None)
+    async with wired() as made:
+        asked = []
+        for number, name in enumerate(("bob", "cid", "dan", "eva"), 1):
+            bookies = [await made.over_grpc(reader(token(user=name))) for _ in range(8)]
+            asked += [asyncio.ensure_future(bookie.read(many)) for bookie in bookies]
+            await until(reaches(lambda: len(running), 2 * number))
+            for bookie in bookies:
+                # It is answered only after the read had its chance to begin.
+                await bookie.info()
+        for security in (NODE, reader(token(user="eve"))):
+            bookie = await made.over_grpc(security)
+            async with asyncio.timeout(20):
+                assert (await bookie.read(read(SHOP))).status is Status.OK
+        go_on.set()
+        await asyncio.gather(*asked)
+
+
 async def test_reads_of_one_reader_over_grpc_count_as_those_of_one_connection(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
@@ -368,7 +438,8 @@ async def test_reads_of_one_reader_over_grpc_count_as_those_of_one_connection(
         return await read_now(shelf, request)
 
     monkeypatch.setattr(Shelf, "read", slowly)
-    most = GrpcSettings().connection_read_bytes_max // ENTRY_BYTES_MAX
+    settings = GrpcSettings()
+    most = part_of(settings.read_bytes_max - settings.urgent_bytes, 0) // ENTRY_BYTES_MAX
     async with wired() as made:
         bookies = [await made.over_grpc(reader(token())) for _ in range(3 * most)]
         asked = [asyncio.ensure_future(bookie.read(read(SHOP))) for bookie in bookies]

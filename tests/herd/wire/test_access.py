@@ -30,6 +30,7 @@ from herd.wire.framed_server import SessionServer
 from herd.wire.framing import CALL
 from herd.wire.grpc_generated import herd_pb2 as wire
 from herd.wire.grpc_server import GrpcSessionServer
+from herd.wire.grpc_service import SERVICE
 from herd.wire.herd import RemoteHerd
 from herd.wire.messages import Failed, decode_answer, encode
 from herd.wire.service import HerdService
@@ -508,3 +509,27 @@ async def test_a_login_over_grpc_is_refused_alike(tmp_path: Path) -> None:
                     await wrong.metadata(channel)
                 told.append((refusal.value.code(), refusal.value.details()))
             assert told[0] == told[1] and told[0][0] is grpc.StatusCode.UNAUTHENTICATED
+
+
+async def test_rows_that_a_user_sends_without_end_over_grpc_have_a_bound(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("engine.transport.grpc_security._REQUESTS_BYTES_MAX", 16_000_000)
+    rows = encode([["x" * 900_000]])
+    part = wire.ExecuteManyRequest(text="INSERT INTO cow VALUES (1, ?)", rows=rows)
+    async with opened(tmp_path) as house:
+        assert house.grpc is not None
+        async with aio.insecure_channel(f"127.0.0.1:{house.grpc.port}") as channel:
+            begin: Any = channel.stream_unary(f"/{SERVICE}/ExecuteMany", None, None)
+            ben, cat = ([("authorization", f"Bearer token-{name}")] for name in ("ben", "cat"))
+            calls = [begin(metadata=ben) for _ in range(8)]
+            codes = [asyncio.ensure_future(call.code()) for call in calls]
+            # Not one of them ends its request.
+            writes = [asyncio.ensure_future(call.write(part.SerializeToString())) for call in calls]
+            refused, _ = await asyncio.wait(codes, timeout=20, return_when=asyncio.FIRST_COMPLETED)
+            assert {each.result() for each in refused} == {grpc.StatusCode.RESOURCE_EXHAUSTED}
+            await asyncio.gather(*writes, return_exceptions=True)
+            ask: Any = channel.unary_unary(f"/{SERVICE}/Names", None, None)
+            assert wire.NamesReply.FromString(await ask(b"", metadata=cat)).names == ["shop"]
+            for call in calls:
+                call.cancel()

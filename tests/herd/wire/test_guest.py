@@ -102,7 +102,7 @@ async def users_of(service: HerdService, *names: str) -> list[Guest]:
 
 async def test_a_user_has_a_share_of_the_sessions_and_nodes_keep_some(tmp_path: Path) -> None:
     async with embedded(tmp_path) as herd:
-        service = HerdService(NodeOf(herd), herd.workers, WireSettings(sessions_max=32))
+        service = HerdService(NodeOf(herd), herd.workers, WireSettings(sessions_max=36))
         names = [f"user-{number}" for number in range(16)]
         *users, node = await users_of(service, *names)
         first, last = users[0], users[-1]
@@ -113,11 +113,11 @@ async def test_a_user_has_a_share_of_the_sessions_and_nodes_keep_some(tmp_path: 
         idle = [await opened(last) for _ in range(3)]
         assert isinstance(await last.ask(messages.Begin(idle[0], 1)), Failed), "the oldest one went"
         for guest in users[1:-1]:
-            for _ in range(2):
-                await guest.ask(messages.Begin(await opened(guest), 1))
-        assert service.session_count == 30, "what is left is for nodes"
-        for _ in range(2):
+            await guest.ask(messages.Begin(await opened(guest), 1))
+        assert service.session_count == 18, "half of it is there for users who come"
+        for _ in range(18):
             await node.ask(messages.Begin(await opened(node), 1))
+        assert isinstance(await node.ask(messages.Open("default")), Opened), "an idle one went"
         for guest in (*users, node):
             await guest.close()
         assert service.session_count == 0

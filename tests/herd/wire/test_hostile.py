@@ -199,7 +199,7 @@ async def test_a_call_that_is_too_large_is_refused_and_the_next_one_served(tmp_p
         failure = decode_answer(told.head)
         assert isinstance(failure, Failed) and failure.name == TooLarge.__name__
         assert isinstance(await stranger.ask(Open("default"), 4), Opened)
-        assert one.server.calls_bytes == 0
+        assert one.server.calls.held == 0
         await stranger.leave()
         async with reaching(herd, [one.address]) as remote:
             session = await remote.session()
@@ -217,7 +217,7 @@ async def test_parts_of_calls_that_never_end_are_bounded(tmp_path: Path) -> None
             stranger.say(CALL, b"x" * 90_000, request, MORE)
         told = await stranger.hear()
         assert told is not None and isinstance(decode_answer(told.head), Failed)
-        assert one.server.calls_bytes <= 250_000
+        assert one.server.calls.held <= 250_000
         await stranger.leave()
         assert await still_serves(herd, one.address)
 
@@ -233,7 +233,7 @@ async def test_parts_of_nothing_are_bounded_too(tmp_path: Path) -> None:
         assert told is not None
         failure = decode_answer(told.head)
         assert isinstance(failure, Failed) and failure.name == TooLarge.__name__
-        assert one.server.calls_bytes == 0
+        assert one.server.calls.held == 0
         await stranger.leave()
 
 
@@ -268,7 +268,7 @@ async def test_calls_that_wait_for_their_turn_are_bounded_in_bytes(tmp_path: Pat
         assert told is not None and told.request == 2
         assert not isinstance(decode_answer(told.head), Failed)
         assert not isinstance(await stranger.ask(update, 5), Failed)
-        assert one.server.calls_bytes == 0
+        assert one.server.calls.held == 0
         await stranger.leave()
 
 
@@ -409,21 +409,78 @@ async def test_calls_of_a_user_that_wait_count_over_all_connections(tmp_path: Pa
             sessions.append(await each.ask(Open("default", messages.AUTOCOMMIT)))
         text = "UPDATE cow SET n = 2 WHERE id = 1"
         for number, (each, opened) in enumerate(zip(strangers, sessions, strict=True)):
-            await until(partial(is_held, one.server.running, 8 * number))
+            await until(partial(is_held, one.server.running, min(8 * number, 60)))
             update = encode(messages.Execute(opened.session, messages.AUTOCOMMIT, text))
             for request in range(2, 10):
                 each.say(CALL, update, request)
-        # Eight connections are full, and what comes over the ninth is too much beside them.
+        # Of eight connections almost all wait, and what comes over the ninth is too much beside.
         for _ in range(8):
             told = await strangers[-1].hear()
             assert told is not None
             failure = decode_answer(told.head)
             assert isinstance(failure, Failed) and "too many calls" in failure.message
-        assert one.server.running.held == 64
+        assert one.server.running.held == 60
         await session.commit()
         for each in strangers:
             await each.leave()
         await session.close()
+
+
+_FOUR = ("ann", "bob", "cid", "dan")
+
+
+def _known(*names: str) -> KnownUsers:
+    writers = [user(name, ("tablespace", "default", "write")) for name in names]
+    return KnownUsers(*writers, user("root", admin=True))
+
+
+@pytest.mark.parametrize(
+    ("calls_max", "connections", "size_bytes", "held"),
+    [(2, 8, 0, (15, 26, 34, 40)), (4, 1, 11_000, (44_000, 66_000, 77_000, 77_000))],
+    ids=["in number", "in bytes"],
+)
+async def test_statements_of_four_users_that_wait_leave_room_for_others(
+    tmp_path: Path, calls_max: int, connections: int, size_bytes: int, held: tuple[int, ...]
+) -> None:
+    few = WireSettings(calls_max=calls_max, calls_bytes_max=100_000)
+    door, security = door_of(_known(*_FOUR, "eve")), Security(secret=SECRET)
+    async with (
+        embedded(tmp_path) as herd,
+        serving(herd, few, security, door) as one,
+        reaching(herd, [one.address], few, security) as node,
+    ):
+        session = await node.session()
+        await session.execute("CREATE TABLE cow (id INT PRIMARY KEY, name TEXT)")
+        await session.execute("INSERT INTO cow VALUES (1, ''), (2, '')")
+        await session.begin()
+        await session.execute("UPDATE cow SET name = 'mine' WHERE id = 1")
+        strangers = [await _writer(one.address, name) for name in _FOUR for _ in range(connections)]
+        text, values = "UPDATE cow SET name = ? WHERE id = {}", ["x" * size_bytes]
+        shares = one.server.calls if size_bytes else one.server.running
+        for number, (stranger, opened) in enumerate(strangers, 1):
+            waits = encode(messages.Execute(opened, messages.AUTOCOMMIT, text.format(1), values))
+            for request in range(2, 2 + calls_max):
+                stranger.say(CALL, waits, request)
+            if number % connections == 0:
+                await until(partial(is_held, shares, held[number // connections - 1]))
+        for shown in (security, Security(token="token-eve"), Security(token="token-root")):
+            async with reaching(herd, [one.address], few, shown) as remote:
+                other = await remote.session()
+                assert (await other.execute(text.format(2), ["y" * 3_000])).count == 1
+                await other.close()
+        await session.rollback()
+        await session.close()
+        for stranger, _ in strangers:
+            await stranger.leave()
+
+
+async def _writer(address: str, name: str) -> tuple[Stranger, int]:
+    """A user's connection, and a session on it."""
+    stranger = await Stranger.come(address)
+    await stranger.greet(token=f"token-{name}")
+    opened = await stranger.ask(Open("default", messages.AUTOCOMMIT))
+    assert isinstance(opened, Opened)
+    return stranger, opened.session
 
 
 def is_held(shares: Shares, count: int) -> bool:

@@ -1,0 +1,257 @@
+"""Mutants of the shares of users."""
+
+from typing import Final
+
+from tests.mutants.mutant import Mutant, by_test
+
+_SHARES: Final = "engine/access/shares.py"
+_GRPC: Final = "engine/transport/grpc_security.py"
+_FRAMED: Final = "herd/wire/framed_server.py"
+_SERVICE: Final = "herd/wire/service.py"
+_ASKS: Final = "broker/wire/ask_server.py"
+_ACCESS: Final = "broker/access.py"
+_SHARES_TESTS: Final = "engine/access/test_shares.py"
+_GRPC_TESTS: Final = "engine/transport/test_grpc_security.py"
+_READERS_TESTS: Final = "engine/transport/test_readers.py"
+_HOSTILE_TESTS: Final = "herd/wire/test_hostile.py"
+_GUEST_TESTS: Final = "herd/wire/test_guest.py"
+_ASK_TESTS: Final = "broker/wire/test_ask_stream.py"
+_BROKER_TESTS: Final = "broker/wire/test_access.py"
+_NEXT: Final = (
+    "test_users_who_take_all_that_they_may_leave_room_for_the_next_one_and_for_the_cluster"
+)
+_TOO_MUCH: Final = "test_a_call_that_asks_for_too_much_is_refused_before_anything_is_looked_at"
+_UNKNOWN: Final = "test_answers_that_nobody_takes_count_before_they_are_known"
+
+SHARES_MUTANTS: Final = (
+    Mutant(
+        "one-user-takes-all-that-there-is",
+        "a user has a quarter of what other users leave",
+        _SHARES,
+        "    return max(left // parts, min((left + 1) // 2, least))\n",
+        "    return left\n",
+        by_test(_SHARES_TESTS, "test_a_user_holds_a_quarter_and_all_no_more_than_there_is"),
+    ),
+    Mutant(
+        "a-share-is-a-part-of-all",
+        "a share is a part of what others leave, so a user who comes finds room",
+        _SHARES,
+        "left = max(0, left_to_users(most) - others)",
+        "left = left_to_users(most)",
+        by_test(_SHARES_TESTS, _NEXT),
+    ),
+    Mutant(
+        "users-leave-nothing-to-the-cluster",
+        "users leave a sixteenth to the cluster and administrators",
+        _SHARES,
+        "    return most - most // LEFT_TO_PARTS\n",
+        "    return most\n",
+        by_test(_SHARES_TESTS, _NEXT),
+    ),
+    Mutant(
+        "who-waits-longest-is-let-in",
+        "of those who wait, who holds least is let in first",
+        _SHARES,
+        "sorted(self._waiting, key=self._held.__getitem__)",
+        "list(self._waiting)",
+        by_test(_SHARES_TESTS, "test_who_waits_is_let_in_before_those_who_hold_more"),
+    ),
+    Mutant(
+        "messages-arrive-without-number",
+        "no more messages of a user are asked for than may be on their way",
+        _GRPC,
+        "                await self._calls.arriving.acquire(self._user)\n",
+        "                self._calls.arriving.count(self._user, 1)\n",
+        by_test(
+            _GRPC_TESTS,
+            "test_no_more_messages_of_one_user_are_asked_for_than_may_be_on_their_way",
+        ),
+    ),
+    Mutant(
+        "requests-are-kept-without-bound",
+        "the requests of a user's calls have a share of the room, with all their messages",
+        _GRPC,
+        "if not self._calls.requests.take(self._user, size_bytes):",
+        "if self._calls.requests.count(self._user, size_bytes):",
+        by_test(
+            _GRPC_TESTS, "test_messages_that_a_call_keeps_have_a_share_of_the_room_for_requests"
+        ),
+    ),
+    Mutant(
+        "streams-last-without-number",
+        "a user has a share of the streams whose next message may always come",
+        _GRPC,
+        "if lasting and not self._streams.take(user):",
+        "if lasting and self._streams.count(user, 1):",
+        by_test(_GRPC_TESTS, "test_streams_of_one_user_that_last_have_a_share_of_all"),
+    ),
+    Mutant(
+        "windows-grow-with-the-network",
+        "gRPC takes in no more of a stream than is asked for",
+        "engine/transport/grpc_settings.py",
+        '("grpc.http2.bdp_probe", 0)',
+        '("grpc.http2.bdp_probe", 1)',
+        by_test(_GRPC_TESTS, "test_a_server_takes_in_no_more_of_a_fast_stream_than_it_asks_for"),
+    ),
+    Mutant(
+        "calls-over-grpc-have-no-share",
+        "a user has a share of the calls over gRPC",
+        _GRPC,
+        "            if not self._shares.take(user):\n",
+        "            if self._shares.count(user, 1):\n",
+        by_test(
+            _GRPC_TESTS,
+            "test_calls_of_one_user_keep_out_neither_other_users_nor_the_cluster",
+        ),
+    ),
+    Mutant(
+        "replies-over-grpc-have-no-share",
+        "a user has a share of the room for replies that wait to be taken",
+        _GRPC,
+        "if not self._replies.take(user, size_bytes):",
+        "if self._replies.count(user, size_bytes):",
+        by_test(_GRPC_TESTS, "test_replies_that_one_user_does_not_take_have_a_quarter_of_the_room"),
+    ),
+    Mutant(
+        "everybodys-streams-are-like-workers",
+        "only who may take tasks has as many streams of a worker's as calls",
+        _GRPC,
+        "lasting = may_last is None or not may_last(caller.principal)",
+        "lasting = may_last is None",
+        by_test(_BROKER_TESTS, "test_streams_of_workers_have_no_share_and_those_of_others_do"),
+    ),
+    Mutant(
+        "readers-of-a-bookie-have-no-share",
+        "what the reads of one reader hold is a share of what all may",
+        "engine/transport/framed_server.py",
+        "return Share(self._reads_of_readers, user)",
+        "return Share(Shares(2**60), user)",
+        by_test(
+            _READERS_TESTS,
+            "test_replies_that_one_reader_does_not_take_keep_nobody_elses_reads_out",
+        ),
+    ),
+    Mutant(
+        "calls-that-wait-have-no-share",
+        "the calls of a user that wait have a bound over all connections",
+        _FRAMED,
+        "if user and not self._server.running.has_room(user):",
+        "if user and self._server.running.held < 0:",
+        by_test(_HOSTILE_TESTS, "test_calls_of_a_user_that_wait_count_over_all_connections"),
+    ),
+    Mutant(
+        "answers-over-frames-have-no-share",
+        "the answers that a user does not take have a bound over all connections",
+        _FRAMED,
+        "or self.answers.take(user, size_bytes)",
+        "or self.answers.count(user, size_bytes) is None",
+        by_test(
+            _HOSTILE_TESTS, "test_answers_that_a_user_does_not_take_count_over_all_connections"
+        ),
+    ),
+    Mutant(
+        "two-pieces-of-a-result-at-once",
+        "the pieces of a result are made one after the other",
+        "herd/wire/guest.py",
+        "        if pieces.cutting:\n",
+        "        if pieces.cutting is None:\n",
+        by_test(_GUEST_TESTS, "test_pieces_of_one_result_are_made_one_after_the_other"),
+    ),
+    Mutant(
+        "results-have-no-share",
+        "a user has a share of the results that wait",
+        _SERVICE,
+        "if not self._results.take(user, size_bytes):",
+        "if self._results.count(user, size_bytes):",
+        by_test(_GUEST_TESTS, "test_a_user_has_a_share_of_the_results_that_wait"),
+    ),
+    Mutant(
+        "an-answer-counts-when-it-is-known",
+        "an answer that may be long counts before it is known",
+        _ASKS,
+        "len(asked.arguments) + _EXPECTED_BYTES.get(asked.name, 0)",
+        "len(asked.arguments)",
+        by_test(_ASK_TESTS, f"{_UNKNOWN}[1]"),
+    ),
+    Mutant(
+        "each-stream-has-a-share",
+        "all streams of questions of one user have one share together",
+        _ASKS,
+        "            or self._held.full(self._user)\n",
+        "",
+        by_test(_ASK_TESTS, f"{_UNKNOWN}[3]"),
+    ),
+    Mutant(
+        "waits-for-tasks-have-no-share",
+        "a user has a share of the waits for tasks",
+        "broker/waits.py",
+        "if not self._waits.take(user, count):",
+        "if self._waits.count(user, count):",
+        by_test("broker/test_waits.py", "test_one_user_has_a_quarter_and_keeps_nobody_else_out"),
+    ),
+    Mutant(
+        "open-transactions-have-no-share",
+        "a user has a share of the open transactions",
+        "broker/service.py",
+        "if open_count >= part_of(TRANSACTIONS_MAX, others, OWNER_PARTS):",
+        "if open_count < 0:",
+        by_test("broker/http/test_front.py", "test_one_user_has_only_so_many_open_transactions"),
+    ),
+    Mutant(
+        "a-million-parents",
+        "what a call asks for is counted before any of it is looked at",
+        _ACCESS,
+        "if sum(len(spec.parents) for spec in specs) > EDGES_MAX:",
+        "if len(specs) < 0:",
+        by_test(_BROKER_TESTS, _TOO_MUCH),
+    ),
+    Mutant(
+        "a-million-tasks-in-a-call",
+        "what a call asks for is counted before any of it is looked at",
+        _ACCESS,
+        "if len(specs) > TRANSACTION_TASKS_MAX:",
+        "if len(specs) < 0:",
+        by_test(_BROKER_TESTS, _TOO_MUCH),
+    ),
+    Mutant(
+        "a-million-tasks-to-cancel",
+        "what a call asks for is counted before any of it is looked at",
+        "broker/tenant_calls.py",
+        "if len(task_ids) > ITEMS_MAX:",
+        "if len(task_ids) < 0:",
+        by_test(_BROKER_TESTS, _TOO_MUCH),
+    ),
+    Mutant(
+        "a-payload-by-the-name-of-its-object",
+        "which object a payload is, administrators say",
+        _ACCESS,
+        "if spec.payload_object and not who.admin:",
+        "if spec.payload_object and not who.name:",
+        by_test(
+            _BROKER_TESTS,
+            "test_nobody_reads_another_tenants_payload_by_the_name_of_its_object",
+        ),
+    ),
+    Mutant(
+        "transactions-of-users-stay-open",
+        "how long more than a day a transaction stays open, administrators say",
+        _ACCESS,
+        "if ttl_ms is not None and ttl_ms > DAY_MS and not who.admin:",
+        "if ttl_ms is not None and ttl_ms < 0:",
+        by_test(
+            _BROKER_TESTS,
+            "test_where_tasks_run_and_how_long_they_are_kept_administrators_say",
+        ),
+    ),
+    Mutant(
+        "failed-tasks-of-users-stay",
+        "how long more than a month failed tasks are kept, administrators say",
+        _ACCESS,
+        "max(spec.retention_ms, spec.dead_retention_ms)",
+        "spec.retention_ms",
+        by_test(
+            _BROKER_TESTS,
+            "test_where_tasks_run_and_how_long_they_are_kept_administrators_say",
+        ),
+    ),
+)
