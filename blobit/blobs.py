@@ -9,6 +9,7 @@ Invariants:
 """
 
 from collections.abc import AsyncGenerator, Awaitable, Sequence
+from contextlib import suppress
 
 from blobit import quotas
 from blobit.bucket import AsyncBucket
@@ -24,10 +25,11 @@ from blobit.pool_plans import plan_of
 from blobit.reading import Readers
 from blobit.registry import Registry
 from blobit.rows import AnyHerd, Rows, told
-from blobit.settings import BlobSettings, BucketSettings
+from blobit.settings import BlobSettings, BucketSettings, settings_with
 from blobit.sources import Source, put_source
 from blobit.streaming import check_range, parts_of, read_span, read_whole, stream_span
 from blobit.tables import BucketInfo, LedgerKind
+from blobit.tablespace_pool import PoolLimits, PoolTablespace
 from blobit.upload import Upload, put_list, put_shared
 from blobit.writers import LedgerPool, LedgerPools
 from engine.ledger.client import LedgerClient
@@ -72,14 +74,23 @@ class AsyncBlobs:
     # Buckets
 
     async def create_bucket(
-        self, name: str, settings: BucketSettings | None = None, *, exist_ok: bool = False
+        self,
+        name: str,
+        settings: BucketSettings | None = None,
+        *,
+        exist_ok: bool = False,
+        tablespace: str | None = None,
+        own_tablespace: bool = False,
     ) -> AsyncBucket:
         """Make a bucket; with `exist_ok` one that is there, with its own settings, will do.
 
-        Raises `InvalidName`, `BucketExists`, `MetadataUnavailable`.
+        Its names are kept in a tablespace that buckets share, unless one is named or the bucket is
+        to have its own, here or in the settings. Raises `InvalidName`, `SettingsInvalid`,
+        `BucketExists`, `MetadataUnavailable`.
         """
         self.check_open()
-        return await self._opened(await self._registry.create(name, settings, exist_ok=exist_ok))
+        wanted = settings_with(settings, tablespace, own_tablespace=own_tablespace)
+        return await self._opened(await self._registry.create(name, wanted, exist_ok=exist_ok))
 
     async def bucket(self, name: str) -> AsyncBucket:
         """A bucket by name. Raises `InvalidName`, `NoSuchBucket`, `MetadataUnavailable`."""
@@ -132,6 +143,39 @@ class AsyncBlobs:
             pool = self._pools.pop((info.bucket_id, kind), None)
             if pool is not None:
                 pool.end()
+
+    async def pool_limits(self) -> PoolLimits:
+        """Up to where tablespaces of the pool take new buckets. Raises `MetadataUnavailable`."""
+        self.check_open()
+        return await (await self._registry.pool()).limits()
+
+    async def set_pool_limits(
+        self,
+        *,
+        buckets: int | None = None,
+        objects: int | None = None,
+        size_bytes: int | None = None,
+    ) -> PoolLimits:
+        """Say up to where they do, in the whole cluster; None leaves a limit as it is.
+
+        Buckets that are there stay where they are. Raises `SettingsInvalid`, `MetadataUnavailable`.
+        """
+        self.check_open()
+        told = {"buckets": buckets, "objects": objects, "bytes": size_bytes}
+        given = {name: most for name, most in told.items() if most is not None}
+        return await (await self._registry.pool()).set_limits(given)
+
+    async def measure_pool(self) -> None:
+        """Find out what the tablespaces of the pool hold that answer now."""
+        pool = await self._registry.pool()
+        for each in await pool.tablespaces():
+            with suppress(MetadataUnavailable):
+                await pool.measure(each.tablespace)
+
+    async def pool_tablespaces(self) -> list[PoolTablespace]:
+        """The tablespaces that buckets of a cluster share. Raises `MetadataUnavailable`."""
+        self.check_open()
+        return await (await self._registry.pool()).tablespaces()
 
     async def collect(self, bucket: str | None = None, *, dry_run: bool = False) -> GarbageReport:
         """Give back what nobody needs any more, of one bucket or of all and of deleted ones.

@@ -40,17 +40,11 @@ async def remove_bucket(scope: BucketScope, ledgers: Sequence[Row]) -> bool:
         ledgers = await scope.rows.ledgers(scope.bucket_id)
     else:
         return False
-    dying = [row async for row in _own(scope, scope.rows.scan("dying"))]
+    dying = await scope.rows.dying(scope.bucket_id)
     gone = await finish(scope, dying)
     scope.report.deleted_ledgers += len(gone)
     scope.report.waiting_ledgers += len(dying) - len(gone)
     return len(gone) == len(dying)
-
-
-async def _own(scope: BucketScope, rows: AsyncIterator[Row]) -> AsyncIterator[Row]:
-    async for row in rows:
-        if row["bucket_id"] == scope.bucket_id:
-            yield row
 
 
 async def _remove_rows(scope: BucketScope, ledgers: Sequence[Row]) -> None:

@@ -93,6 +93,7 @@ class Collector:
         if bucket is None:
             if not dry_run:
                 await self._clean(report)
+                await self._blobs.measure_pool()
             await self._find_orphans(report, known)
         return report
 
@@ -101,8 +102,12 @@ class Collector:
     ) -> list[BucketGarbage]:
         """A round for each bucket of a tablespace; `known` is told of their ledgers."""
         rows = (await self._blobs.committer(tablespace)).rows
-        ledgers = await _by_bucket(rows, "ledgers")
-        dying = await _by_bucket(rows, "dying")
+        if len(infos) == 1:
+            [one] = [info.bucket_id for info in infos]
+            # However many others share its tablespace.
+            ledgers, dying = {one: await rows.ledgers(one)}, {one: await rows.dying(one)}
+        else:
+            ledgers, dying = await _by_bucket(rows, "ledgers"), await _by_bucket(rows, "dying")
         reports: list[BucketGarbage] = []
         for info in infos:
             own = ledgers.get(info.bucket_id, []), dying.get(info.bucket_id, [])

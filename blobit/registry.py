@@ -24,7 +24,7 @@ from blobit.errors import (
     NoSuchBucket,
     SettingsInvalid,
 )
-from blobit.naming import check_bucket_name, check_tablespace_name, tablespace_name
+from blobit.naming import check_bucket_name, check_tablespace_name, is_of_pool, tablespace_name
 from blobit.rows import told
 from blobit.settings import BucketSettings
 from blobit.tables import (
@@ -36,7 +36,10 @@ from blobit.tables import (
     Row,
     RowKey,
     bucket_info,
+    is_own,
+    packed_settings,
 )
+from blobit.tablespace_pool import PoolFull, PoolLimits, TablespacePool, joined, left
 from herd.errors import CommitUnknown, Error, ForeignKeyViolation, ProgrammingError
 from herd.store import AsyncHerd
 
@@ -46,6 +49,7 @@ if TYPE_CHECKING:
 _ID_BITS: Final = 62
 _ATTEMPTS_MAX: Final = 20
 _PAUSE_S: Final = 0.05
+_ANY: Final = PoolLimits()
 
 
 class Registry:
@@ -63,7 +67,6 @@ class Registry:
         """
         check_bucket_name(name)
         wanted = settings if settings is not None else BucketSettings()
-        committer = await self._committer()
         if (there := await self._find(name)) is not None:
             # One that is being made is finished, and then there, too.
             info = await self._usable(there)
@@ -72,19 +75,16 @@ class Registry:
             raise _exists(name)
         bucket_id = 1 + self._blobs.client.rng.getrandbits(_ID_BITS)
         tablespace = self._tablespace(name, bucket_id, wanted)
-        shared = tablespace == REGISTRY
         await self._check(wanted, tablespace)
         row: Row = {
             "name": name,
             "bucket_id": bucket_id,
-            "state": int(BucketState.ACTIVE if shared else BucketState.BEING_MADE),
+            "state": int(BucketState.BEING_MADE),
             "tablespace": tablespace,
-            "settings": msgspec.json.encode(wanted),
+            "settings": b"",
             "created_ms": self._blobs.client.clock.wall_ms(),
         }
-        made = await committer.change(
-            _making(row, _homes(bucket_id) | _uncounted(bucket_id) if shared else {})
-        )
+        made = await self._named(row, wanted)
         try:
             info = await self._usable(made)
         except MetadataUnavailable as error:
@@ -96,6 +96,31 @@ class Registry:
         if info.bucket_id != bucket_id and not exist_ok:
             raise _exists(name)
         return info
+
+    async def _named(self, row: Row, wanted: BucketSettings) -> Row:
+        """Name a bucket, in one of the pool if it has no tablespace yet; see `_making`."""
+        committer = await self._committer()
+        tablespace, bucket_id = row["tablespace"], row["bucket_id"]
+        if tablespace is not None:
+            row["settings"] = packed_settings(wanted, tablespace)
+            if tablespace != REGISTRY:
+                return await committer.change(_making(row, {}))
+            row["state"] = int(BucketState.ACTIVE)
+            return await committer.change(_making(row, _homes(bucket_id) | _uncounted(bucket_id)))
+        pool = await self.pool()
+        while True:
+            limits = await pool.limits()
+            chosen = await pool.choose(limits)
+            row["tablespace"] = chosen["tablespace"]
+            row["settings"] = packed_settings(wanted, chosen["tablespace"])
+            try:
+                return await committer.change(_making(row, {}, chosen, limits))
+            except PoolFull:
+                continue
+
+    async def pool(self) -> TablespacePool:
+        """The tablespaces that buckets share. Raises `MetadataUnavailable`."""
+        return TablespacePool(self._blobs, await self._committer())
 
     async def find(self, name: str) -> BucketInfo:
         """A bucket by name. Raises `InvalidName`, `NoSuchBucket`, `MetadataUnavailable`."""
@@ -141,8 +166,6 @@ class Registry:
         gone: Row = {
             "bucket_id": info.bucket_id,
             "name": name,
-            "tablespace": info.tablespace,
-            "settings": msgspec.json.encode(info.settings),
             "created_ms": info.created_ms,
             "deleted_ms": self._blobs.client.clock.wall_ms(),
         }
@@ -153,7 +176,8 @@ class Registry:
                 raise NoSuchBucket(f"bucket {name} was deleted by somebody else")
             if expected is not None and present["state"] != expected:
                 raise _not_empty(info)
-            return Effect({key: None, ("deleted_buckets", (info.bucket_id,)): gone}, True)
+            kept = {**gone, "tablespace": present["tablespace"], "settings": present["settings"]}
+            return Effect({key: None, ("deleted_buckets", (info.bucket_id,)): kept}, True)
 
         def confirm(found: Found) -> bool | None:
             return True if found[key] is None else None
@@ -193,24 +217,32 @@ class Registry:
         except Error as error:
             raise told(error) from error
         key: RowKey = ("deleted_buckets", (info.bucket_id,))
+        pool_key: RowKey = ("pool_tablespaces", (info.tablespace,))
+
+        def decide(found: Found) -> Effect[bool]:
+            if found[key] is None:
+                # Another collector has forgotten it, and counted that.
+                return Effect({}, True)
+            return Effect({key: None, **left(found.get(pool_key))}, True)
 
         def confirm(found: Found) -> bool | None:
             return True if found[key] is None else None
 
-        await committer.change(Change((key,), lambda _: Effect({key: None}, True), confirm))
+        keys = (key, pool_key) if is_of_pool(info.tablespace) else (key,)
+        await committer.change(Change(keys, decide, confirm))
 
     # Inside
 
     async def _committer(self) -> Committer:
         return await self._blobs.committer(REGISTRY, create=True)
 
-    async def _check(self, wanted: BucketSettings, tablespace: str) -> None:
+    async def _check(self, wanted: BucketSettings, tablespace: str | None) -> None:
         """Find out what can never work before anything names it. Raises `SettingsInvalid`."""
         if wanted.leader is not None and (
             isinstance(self._blobs.herd, AsyncHerd) or tablespace == REGISTRY
         ):
             raise SettingsInvalid("a leader is chosen for a tablespace of a bucket's own on nodes")
-        if wanted.tablespace is not None:
+        if wanted.tablespace is not None and tablespace is not None:
             try:
                 await self._blobs.committer(tablespace, create=True)
             except MetadataUnavailable as error:
@@ -218,22 +250,25 @@ class Registry:
                     raise SettingsInvalid(error.__cause__.message) from error
                 raise
 
-    def _tablespace(self, name: str, bucket_id: int, wanted: BucketSettings) -> str:
-        """Which tablespace a new bucket has."""
+    def _tablespace(self, name: str, bucket_id: int, wanted: BucketSettings) -> str | None:
+        """Which tablespace a new bucket has; None: one of the pool."""
         if wanted.tablespace is not None:
             check_tablespace_name(wanted.tablespace)
             return wanted.tablespace.lower()
+        if wanted.own_tablespace:
+            return tablespace_name(name, bucket_id)
         if isinstance(self._blobs.herd, AsyncHerd):
+            # A folder has one process, and so all its buckets one tablespace.
             return REGISTRY
-        return tablespace_name(name, bucket_id)
+        return None if wanted.leader is None else tablespace_name(name, bucket_id)
 
     async def _is_to_drop(self, info: BucketInfo) -> bool:
         """Whether nobody but a bucket that is forgotten had anything in its tablespace.
 
-        One that somebody named is somebody's. One that the store made is no other bucket's, but
-        somebody may have put tables there.
+        One that somebody named is somebody's, one of the pool is other buckets'. One that was made
+        for this bucket is no other's, but somebody may have put tables there.
         """
-        if info.settings.tablespace is not None or info.tablespace == REGISTRY:
+        if not is_own(info.tablespace, info.name, info.bucket_id):
             return False
         try:
             session = await self._blobs.herd.session(info.tablespace)
@@ -365,20 +400,30 @@ async def shut_bucket(committer: Committer, bucket_id: int) -> None:
         await committer.change(Change(tuple(keys), decide, confirm))
 
 
-def _making(row: Row, homes: dict[RowKey, Row | None]) -> Change[Row]:
-    """Name a bucket; answers the row of the one that has the name then."""
+def _making(
+    row: Row, homes: dict[RowKey, Row | None], chosen: Row | None = None, limits: PoolLimits = _ANY
+) -> Change[Row]:
+    """Name a bucket; answers the row of the one that has the name then.
+
+    With the row of the tablespace that was `chosen` for it, it is counted there. Raises `PoolFull`.
+    """
     key: RowKey = ("buckets", (row["name"],))
+    pool_key: RowKey = ("pool_tablespaces", (row["tablespace"],))
+    made = dict(row)
 
     def decide(found: Found) -> Effect[Row]:
         present = found[key]
-        return Effect({key: row, **homes}, row) if present is None else Effect({}, present)
+        if present is not None:
+            return Effect({}, present)
+        counted = {} if chosen is None else joined(found[pool_key], chosen, limits)
+        return Effect({key: made, **homes, **counted}, row)
 
     def confirm(found: Found) -> Row | None:
         present = found[key]
         mine = present is not None and present["bucket_id"] == row["bucket_id"]
         return row if mine else None
 
-    return Change((key,), decide, confirm)
+    return Change((key,) if chosen is None else (key, pool_key), decide, confirm)
 
 
 def _homes(bucket_id: int) -> dict[RowKey, Row | None]:

@@ -25,7 +25,7 @@ from typing import TYPE_CHECKING, Any, Final
 from blobit import errors
 from blobit.at_once import AtOnce, Batch, storing
 from blobit.errors import BlobError, CommitOutcomeUnknown, MetadataUnavailable, NoSuchBucket
-from blobit.tables import INDEXES, PRIMARY, TABLES, Row, RowKey
+from blobit.tables import INDEXES, LATER, PRIMARY, TABLES, Row, RowKey
 from herd.changing import Change, Changer
 from herd.errors import AccessDenied, CommitUnknown, DiskFull, Error, NoSuchTable, ProgrammingError
 from herd.keys import successor
@@ -49,13 +49,17 @@ _SESSIONS_IDLE_MAX: Final = 8
 _ATTEMPTS_MAX: Final = 50
 _PAUSE_S: Final = 0.05
 _ENTRIES_AT_ONCE: Final = 250
-_LEDGERS_OF: Final = "SELECT * FROM ledgers WHERE bucket_id = ? ORDER BY ledger_id"
+_OF_BUCKET: Final = "SELECT * FROM {} WHERE bucket_id = ? ORDER BY ledger_id"
 _COUNTED: Final = """
     SELECT COUNT(*), CAST(COALESCE(SUM(length), 0) AS BIGINT) FROM objects WHERE bucket_id = ?
     UNION ALL
     SELECT CAST(COALESCE(-SUM(objects), 0) AS BIGINT),
         CAST(COALESCE(-SUM(size_bytes), 0) AS BIGINT)
     FROM counts WHERE bucket_id = ? AND number > 0"""
+_COUNTED_TOGETHER: Final = """
+    SELECT CAST(COALESCE(SUM(objects), 0) AS BIGINT),
+        CAST(COALESCE(SUM(size_bytes), 0) AS BIGINT)
+    FROM counts"""
 _ORDER: Final = {table: number for number, table in enumerate(TABLES)}
 
 
@@ -173,13 +177,20 @@ class Rows:
 
     async def ledgers(self, bucket_id: int) -> list[Row]:
         """The rows of `ledgers` of one bucket, by the index: however many others there are."""
-        table = self._tables["ledgers"]
+        return await self._of_bucket("ledgers", bucket_id)
+
+    async def dying(self, bucket_id: int) -> list[Row]:
+        """The rows of `dying` of one bucket, in the same way."""
+        return await self._of_bucket("dying", bucket_id)
+
+    async def _of_bucket(self, name: str, bucket_id: int) -> list[Row]:
+        table = self._tables[name]
         if isinstance(table, RemoteTable):
-            return await self._ledgers_elsewhere(bucket_id)
+            return await self._of_bucket_elsewhere(name, bucket_id)
         bound, space = table.bound, table.space
         index = bound.plan.index_over((bound.table.column("bucket_id").number,))
         if index is None:
-            rows = self.scan("ledgers")
+            rows = self.scan(name)
             return [row async for row in rows if row["bucket_id"] == bucket_id]
         found: list[Row] = []
         first, prefix = index.beginning([bucket_id]), bound.plan.prefix
@@ -216,10 +227,20 @@ class Rows:
         objects, size_bytes = zip(*result.rows, strict=True)
         return sum(map(int, objects)), sum(map(int, size_bytes))
 
-    async def _ledgers_elsewhere(self, bucket_id: int) -> list[Row]:
+    async def counted_together(self) -> tuple[int, int]:
+        """Objects and bytes of all buckets of the tablespace, by their counts."""
         session = await self.herd.session(self.tablespace)
         try:
-            result = await session.execute(_LEDGERS_OF, [bucket_id])
+            result = await session.execute(_COUNTED_TOGETHER)
+        finally:
+            await self._end(session)
+        [(objects, size_bytes)] = result.rows
+        return int(objects), int(size_bytes)
+
+    async def _of_bucket_elsewhere(self, table: str, bucket_id: int) -> list[Row]:
+        session = await self.herd.session(self.tablespace)
+        try:
+            result = await session.execute(_OF_BUCKET.format(table), [bucket_id])
         finally:
             await self._end(session)
         names = [column.name for column in result.columns]
@@ -303,7 +324,7 @@ class Rows:
             if not older:
                 raise
             # Who may only read needs nothing but what was always there.
-            names = [name for name in TABLES if name != "counts"]
+            names = [name for name in TABLES if name not in LATER]
         self._tables = await self._found(names)
 
     async def _found(self, names: Iterable[str] = TABLES) -> dict[str, AsyncTable]:

@@ -80,7 +80,11 @@ def test_a_folder_goes_into_a_cluster_and_comes_back(url: str, tmp_path: Path) -
     for file in (path for path in source.rglob("*") if path.is_file()):
         assert (tmp_path / "back" / file.relative_to(source)).read_bytes() == file.read_bytes()
     (facts,) = map(json.loads, said(url, "stat", "cows", "--json").splitlines())
-    assert facts["tablespace"].startswith("blobs_cows") and facts["ensemble"] == 3
+    assert facts["tablespace"] == "blobs__pool_1" and facts["ensemble"] == 3
+    told = json.loads(said(url, "pool", "--buckets", "500", "--json"))
+    assert told["limits"]["buckets"] == 500
+    assert [each["tablespace"] for each in told["tablespaces"]] == ["blobs__pool_1"]
+    assert "at most 500 buckets; new ones up to 10,000,000 objects" in said(url, "pool")
     located = json.loads(said(url, "stat", "cows/all/big", "--locations", "--json"))
     assert all(len(each["bookies"]) == 3 for each in located["locations"])
     said(url, "mv", "-r", "cows/all", "cows/moved")
