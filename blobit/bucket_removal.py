@@ -78,7 +78,8 @@ async def _remove(scope: BucketScope, keys: Sequence[RowKey]) -> None:
 
 async def _remove_home(scope: BucketScope) -> bool:
     """Whether nothing of the bucket is left, and nothing can come any more."""
-    homes: list[RowKey] = [("homes", (scope.bucket_id,)), ("open_buckets", (scope.bucket_id,))]
+    own = (scope.bucket_id,)
+    homes: list[RowKey] = [("homes", own), ("open_buckets", own), ("moving_buckets", own)]
     counts = all_keys(scope.bucket_id)
     try:
         async with scope.rows.transaction() as transaction:

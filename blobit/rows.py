@@ -25,7 +25,7 @@ from typing import TYPE_CHECKING, Any, Final
 from blobit import errors
 from blobit.at_once import AtOnce, Batch, storing
 from blobit.errors import BlobError, CommitOutcomeUnknown, MetadataUnavailable, NoSuchBucket
-from blobit.tables import INDEXES, LATER, PRIMARY, TABLES, Row, RowKey
+from blobit.tables import INDEXES, LATER, PRIMARY, TABLES, Row, RowKey, lives_here
 from herd.changing import Change, Changer
 from herd.errors import AccessDenied, CommitUnknown, DiskFull, Error, NoSuchTable, ProgrammingError
 from herd.keys import successor
@@ -56,10 +56,6 @@ _COUNTED: Final = """
     SELECT CAST(COALESCE(-SUM(objects), 0) AS BIGINT),
         CAST(COALESCE(-SUM(size_bytes), 0) AS BIGINT)
     FROM counts WHERE bucket_id = ? AND number > 0"""
-_COUNTED_TOGETHER: Final = """
-    SELECT CAST(COALESCE(SUM(objects), 0) AS BIGINT),
-        CAST(COALESCE(SUM(size_bytes), 0) AS BIGINT)
-    FROM counts"""
 _ORDER: Final = {table: number for number, table in enumerate(TABLES)}
 
 
@@ -126,7 +122,26 @@ class Rows:
 
     async def get(self, table: str, key: Sequence[Any]) -> Row | None:
         """The row with a primary key, or None. Raises what is in `herd.errors`."""
+        if table in LATER and table not in self._tables:
+            return None
         return await self._tables[table].get(_plain(key))
+
+    async def object_of(self, bucket_id: int, name: str) -> tuple[Row | None, bool]:
+        """The row of an object, and whether its bucket lived here when it was read."""
+        table, moving = self._tables["objects"], self._tables.get("moving_buckets")
+        if moving is None:
+            return await table.get((bucket_id, name)), True
+        if isinstance(table, RemoteTable) and isinstance(moving, RemoteTable):
+            row, place = await table.get_also((bucket_id, name), moving, bucket_id)
+            return row, lives_here(place)
+        row = await table.get((bucket_id, name))
+        # Afterwards: it lived here still, and so it did when its object was read.
+        return row, lives_here(await moving.get(bucket_id))
+
+    async def has(self, bucket_id: int) -> bool:
+        """Whether a bucket lives here now, as far as it was ever moved."""
+        moving = self._tables.get("moving_buckets")
+        return moving is None or lives_here(await moving.get(bucket_id))
 
     async def page(
         self,
@@ -229,13 +244,10 @@ class Rows:
 
     async def counted_together(self) -> tuple[int, int]:
         """Objects and bytes of all buckets of the tablespace, by their counts."""
-        session = await self.herd.session(self.tablespace)
-        try:
-            result = await session.execute(_COUNTED_TOGETHER)
-        finally:
-            await self._end(session)
-        [(objects, size_bytes)] = result.rows
-        return int(objects), int(size_bytes)
+        objects = size_bytes = 0
+        async for row in self.scan("counts"):
+            objects, size_bytes = objects + row["objects"], size_bytes + row["size_bytes"]
+        return objects, size_bytes
 
     async def _of_bucket_elsewhere(self, table: str, bucket_id: int) -> list[Row]:
         session = await self.herd.session(self.tablespace)

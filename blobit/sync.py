@@ -102,6 +102,10 @@ class Blobs:
             )
         )
 
+    def move_bucket(self, name: str, tablespace: str | None = None) -> BucketInfo:
+        """Move a bucket to a tablespace of the pool; see `AsyncBlobs.move_bucket`."""
+        return self._run(lambda: self._blobs.move_bucket(name, tablespace))
+
     def pool_tablespaces(self) -> list[PoolTablespace]:
         """The tablespaces that buckets of a cluster share. Raises `MetadataUnavailable`."""
         return self._run(self._blobs.pool_tablespaces)

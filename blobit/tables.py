@@ -13,6 +13,7 @@ Invariants:
 - A bucket's id is never given to another bucket.
 - `buckets` of a row of `pool_tablespaces` is how many rows of `buckets` and `deleted_buckets` name
   that tablespace; what it says of objects and bytes was so when it was measured.
+- What is read of a bucket counts unless `moving_buckets` says that it does not live there.
 """
 
 import enum
@@ -109,10 +110,16 @@ TABLES: Final[dict[str, str]] = {
         objects BIGINT NOT NULL, size_bytes BIGINT NOT NULL, measured_ms BIGINT NOT NULL)""",
     "pool_limits": """CREATE TABLE IF NOT EXISTS pool_limits (
         name VARCHAR PRIMARY KEY, most BIGINT NOT NULL)""",
+    "moves": """CREATE TABLE IF NOT EXISTS moves (
+        bucket_id BIGINT PRIMARY KEY, name VARCHAR NOT NULL, source VARCHAR NOT NULL,
+        target VARCHAR NOT NULL, phase INT NOT NULL, claim BIGINT NOT NULL, beat BIGINT NOT NULL,
+        former VARCHAR NOT NULL)""",
+    "moving_buckets": """CREATE TABLE IF NOT EXISTS moving_buckets (
+        bucket_id BIGINT PRIMARY KEY, claim BIGINT NOT NULL, lives_here INT NOT NULL)""",
 }
 """How each table is made; parents come before their children."""
 
-LATER: Final = frozenset({"counts", "pool_tablespaces", "pool_limits"})
+LATER: Final = frozenset({"counts", "pool_tablespaces", "pool_limits", "moves", "moving_buckets"})
 """Tables that older versions did not make: who may only read does without them."""
 
 INDEXES: Final[dict[str, str]] = {
@@ -143,6 +150,8 @@ PRIMARY: Final[dict[str, tuple[str, ...]]] = {
     "counts": ("bucket_id", "number"),
     "pool_tablespaces": ("tablespace",),
     "pool_limits": ("name",),
+    "moves": ("bucket_id",),
+    "moving_buckets": ("bucket_id",),
 }
 """The columns of each table's primary key."""
 
@@ -318,6 +327,16 @@ def is_own(tablespace: str, bucket: str, bucket_id: int) -> bool:
 def unpacked_metadata(packed: bytes) -> dict[str, str]:
     """What `naming.packed_metadata` packed."""
     return msgspec.msgpack.decode(packed, type=dict[str, str]) if packed else {}
+
+
+def moving_key(bucket_id: int) -> RowKey:
+    """The key of the row that says whether a bucket lives in a tablespace."""
+    return "moving_buckets", (bucket_id,)
+
+
+def lives_here(moving: Mapping[str, Any] | None) -> bool:
+    """Whether it does, by that row: most buckets were never moved, and have none."""
+    return moving is None or bool(moving["lives_here"])
 
 
 def key_of(table: str, row: Mapping[str, Any]) -> RowKey:

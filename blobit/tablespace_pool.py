@@ -102,14 +102,21 @@ class TablespacePool:
             for row in await self._rows()
         ]
 
-    async def choose(self, limits: PoolLimits) -> Row:
-        """The row of the tablespace that a new bucket goes to, perhaps of one to be made.
+    async def named(self, tablespace: str) -> Row:
+        """The row of a tablespace of the pool. Raises `SettingsInvalid`, `MetadataUnavailable`."""
+        for row in await self._rows():
+            if row["tablespace"] == tablespace:
+                return row
+        raise SettingsInvalid(f"{tablespace:.80} is no tablespace of the pool")
+
+    async def choose(self, limits: PoolLimits, *, but: str = "") -> Row:
+        """The row of the tablespace that a bucket goes to, perhaps of one to be made; not of `but`.
 
         Raises `MetadataUnavailable`.
         """
         rows = await self._rows()
         for row in rows:
-            if row["buckets"] >= limits.buckets:
+            if row["buckets"] >= limits.buckets or row["tablespace"] == but:
                 continue
             if _has_room(await self._measured(row, limits), limits):
                 return row

@@ -16,7 +16,7 @@ import typer
 from engine.ports.workers import Workers
 from herdbook.blob_store import Address
 from herdbook.cli.blob_objects import cat, concat, cp, mv, rm
-from herdbook.cli.blob_pool import pool
+from herdbook.cli.blob_pool import move, pool
 from herdbook.cli.blob_quota import list_use, quota
 from herdbook.cli.blob_store import (
     bucket_named,
@@ -53,6 +53,7 @@ app.command("concat")(concat)
 app.command("buckets")(list_use)
 app.command("quota")(quota)
 app.command("pool")(pool)
+app.command("move")(move)
 
 Buckets = Annotated[list[str], typer.Argument(help="The buckets' names.", metavar="BUCKET")]
 TtlMs = Annotated[

@@ -1,4 +1,4 @@
-"""`herdbook blob pool`: the tablespaces that buckets share, and how many buckets each takes.
+"""`herdbook blob pool` and `move`: the tablespaces that buckets share, and which bucket is where.
 
 Invariants:
 - Nothing is measured or moved by a look.
@@ -61,3 +61,28 @@ def pool(
         for each in there
     ]
     print_table(_COLUMNS, rows)
+
+
+def move(
+    bucket: Annotated[str, typer.Argument(help="The bucket's name.")],
+    to: Annotated[
+        str | None,
+        typer.Option(metavar="TABLESPACE", help="One of the pool. Default: one that has room."),
+    ] = None,
+    url: Url = None,
+    as_json: AsJson = False,
+) -> None:
+    """Move a bucket to another tablespace of the pool while it is in use.
+
+    Nobody has to be told. Changes of the bucket wait while its last rows are copied. What is cut
+    short is finished by who uses the bucket, collects garbage, or calls this again.
+    """
+
+    async def work(blobs: "AsyncBlobs", _: Workers) -> str:
+        return (await blobs.move_bucket(bucket, to)).tablespace
+
+    tablespace = with_blobs(url, work, what="moving")
+    if as_json:
+        write_json({"bucket": bucket, "tablespace": tablespace})
+    else:
+        typer.echo(f"bucket {bucket} is in {tablespace}")
