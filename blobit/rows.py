@@ -134,9 +134,14 @@ class Rows:
         if isinstance(table, RemoteTable) and isinstance(moving, RemoteTable):
             row, place = await table.get_also((bucket_id, name), moving, bucket_id)
             return row, lives_here(place)
-        row = await table.get((bucket_id, name))
-        # Afterwards: it lived here still, and so it did when its object was read.
-        return row, lives_here(await moving.get(bucket_id))
+        if isinstance(table, RemoteTable) or isinstance(moving, RemoteTable):
+            # Whoever ran them has ended meanwhile.
+            row = await table.get((bucket_id, name))
+            return row, lives_here(await moving.get(bucket_id))
+        await table.space.until_readable()
+        # Of one moment: nothing runs in between.
+        row = table.bound.get((bucket_id, name))
+        return row, lives_here(moving.bound.get(bucket_id))
 
     async def has(self, bucket_id: int) -> bool:
         """Whether a bucket lives here now, as far as it was ever moved."""
