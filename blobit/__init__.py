@@ -44,6 +44,7 @@ if TYPE_CHECKING:
     from blobit.sync_bucket import Bucket, SyncUpload
     from blobit.sync_calls import SyncSource
     from blobit.tables import BucketInfo, ObjectInfo, PartInfo, UploadInfo, Usage
+    from blobit.tablespace_pool import PoolLimits, PoolTablespace
     from blobit.upload import Upload
 
 __all__ = [
@@ -86,6 +87,8 @@ __all__ = [
     "ObjectInfo",
     "PartInfo",
     "PartMissing",
+    "PoolLimits",
+    "PoolTablespace",
     "QuotaExceeded",
     "RangeInvalid",
     "ReadableFile",
@@ -162,6 +165,10 @@ if not TYPE_CHECKING:
             "PartInfo",
             "UploadInfo",
             "Usage",
+        ),
+        "tablespace_pool": (
+            "PoolLimits",
+            "PoolTablespace",
         ),
         "upload": ("Upload",),
     }

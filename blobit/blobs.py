@@ -9,6 +9,7 @@ Invariants:
 """
 
 from collections.abc import AsyncGenerator, Awaitable, Sequence
+from contextlib import suppress
 
 from blobit import quotas
 from blobit.bucket import AsyncBucket
@@ -19,15 +20,17 @@ from blobit.errors import BlobsClosed, MetadataUnavailable
 from blobit.garbage import Collector
 from blobit.garbage_report import GarbageReport
 from blobit.locations import Location, locations_of
+from blobit.moving import Moves
 from blobit.object_id import ObjectId
 from blobit.pool_plans import plan_of
 from blobit.reading import Readers
 from blobit.registry import Registry
 from blobit.rows import AnyHerd, Rows, told
-from blobit.settings import BlobSettings, BucketSettings
+from blobit.settings import BlobSettings, BucketSettings, settings_with
 from blobit.sources import Source, put_source
 from blobit.streaming import check_range, parts_of, read_span, read_whole, stream_span
-from blobit.tables import BucketInfo, LedgerKind
+from blobit.tables import REGISTRY, BucketInfo, LedgerKind, is_own
+from blobit.tablespace_pool import PoolLimits, PoolTablespace, TablespacePool
 from blobit.upload import Upload, put_list, put_shared
 from blobit.writers import LedgerPool, LedgerPools
 from engine.ledger.client import LedgerClient
@@ -67,19 +70,29 @@ class AsyncBlobs:
         self._cores: dict[int, BucketCore] = {}
         self._pools: dict[tuple[int, int], LedgerPool] = {}
         self._collector = Collector(self)
+        self.moves = Moves(self)
         self._closed = False
 
     # Buckets
 
     async def create_bucket(
-        self, name: str, settings: BucketSettings | None = None, *, exist_ok: bool = False
+        self,
+        name: str,
+        settings: BucketSettings | None = None,
+        *,
+        exist_ok: bool = False,
+        tablespace: str | None = None,
+        own_tablespace: bool = False,
     ) -> AsyncBucket:
         """Make a bucket; with `exist_ok` one that is there, with its own settings, will do.
 
-        Raises `InvalidName`, `BucketExists`, `MetadataUnavailable`.
+        Its names are kept in a tablespace that buckets share, unless one is named or the bucket is
+        to have its own, here or in the settings. Raises `InvalidName`, `SettingsInvalid`,
+        `BucketExists`, `MetadataUnavailable`.
         """
         self.check_open()
-        return await self._opened(await self._registry.create(name, settings, exist_ok=exist_ok))
+        wanted = settings_with(settings, tablespace, own_tablespace=own_tablespace)
+        return await self._opened(await self._registry.create(name, wanted, exist_ok=exist_ok))
 
     async def bucket(self, name: str) -> AsyncBucket:
         """A bucket by name. Raises `InvalidName`, `NoSuchBucket`, `MetadataUnavailable`."""
@@ -132,6 +145,71 @@ class AsyncBlobs:
             pool = self._pools.pop((info.bucket_id, kind), None)
             if pool is not None:
                 pool.end()
+
+    async def pool_limits(self) -> PoolLimits:
+        """Up to where tablespaces of the pool take new buckets. Raises `MetadataUnavailable`."""
+        self.check_open()
+        return await (await self._registry.pool()).limits()
+
+    async def set_pool_limits(
+        self,
+        *,
+        buckets: int | None = None,
+        objects: int | None = None,
+        size_bytes: int | None = None,
+    ) -> PoolLimits:
+        """Say up to where they do, in the whole cluster; None leaves a limit as it is.
+
+        Buckets that are there stay where they are. Raises `SettingsInvalid`, `MetadataUnavailable`.
+        """
+        self.check_open()
+        told = {"buckets": buckets, "objects": objects, "bytes": size_bytes}
+        given = {name: most for name, most in told.items() if most is not None}
+        return await (await self._registry.pool()).set_limits(given)
+
+    async def move_bucket(self, name: str, tablespace: str | None = None) -> BucketInfo:
+        """Move a bucket of a cluster to a tablespace of the pool, of its choice for None.
+
+        Everybody goes on meanwhile; changes of the bucket wait while its last rows are copied. Who
+        is cut short calls it again; others finish the move, too. Raises `NoSuchBucket`,
+        `SettingsInvalid` for what is no tablespace of the pool or has no room, and
+        `MetadataUnavailable`.
+        """
+        self.check_open()
+        info = await self._registry.find(name)
+        await self.moves.move(info, None if tablespace is None else tablespace.lower())
+        moved = await self._registry.find(name)
+        if (core := self._cores.get(moved.bucket_id)) is not None:
+            await core.go_to(moved)
+        return moved
+
+    async def find_again(self, info: BucketInfo) -> BucketInfo:
+        """Where a bucket lives now. Raises `NoSuchBucket`, `MetadataUnavailable`."""
+        return await self._registry.find_again(info)
+
+    async def drop_left(self, tablespace: str, name: str, bucket_id: int) -> None:
+        """Drop a tablespace that a bucket had for itself and has left, unless somebody reads there.
+
+        Then a round of collection drops it later. Raises `MetadataUnavailable`.
+        """
+        if is_own(tablespace, name, bucket_id) and not await self._collector.has_pins(tablespace):
+            await self._registry.drop_own(tablespace, name, bucket_id)
+
+    async def tablespace_pool(self) -> TablespacePool:
+        """The tablespaces that buckets share. Raises `MetadataUnavailable`."""
+        return await self._registry.pool()
+
+    async def measure_pool(self) -> None:
+        """Find out what the tablespaces of the pool hold that answer now."""
+        pool = await self._registry.pool()
+        for each in await pool.tablespaces():
+            with suppress(MetadataUnavailable):
+                await pool.measure(each.tablespace)
+
+    async def pool_tablespaces(self) -> list[PoolTablespace]:
+        """The tablespaces that buckets of a cluster share. Raises `MetadataUnavailable`."""
+        self.check_open()
+        return await (await self._registry.pool()).tablespaces()
 
     async def collect(self, bucket: str | None = None, *, dry_run: bool = False) -> GarbageReport:
         """Give back what nobody needs any more, of one bucket or of all and of deleted ones.
@@ -223,6 +301,7 @@ class AsyncBlobs:
     async def close(self) -> None:
         """End pending puts and close the open ledgers; client and tablespaces stay open."""
         self._closed = True
+        await self.moves.close()
         self._readers.close()
         for committer in self._committers.values():
             committer.hurry()
@@ -287,18 +366,21 @@ class AsyncBlobs:
             found = self._committers.setdefault(tablespace, fresh)
         return found
 
+    async def registry_committer(self) -> Committer:
+        """What changes the rows of the registry. Raises `MetadataUnavailable`."""
+        return await self.committer(REGISTRY, create=True)
+
     async def rows(self, tablespace: str) -> Rows:
         """The rows of a tablespace. Raises `MetadataUnavailable`."""
         return (await self.committer(tablespace, create=True)).rows
 
-    def pool(self, info: BucketInfo, kind: LedgerKind, *, from_reserve: bool = False) -> LedgerPool:
-        """Where bytes of a bucket go. Its tablespace has been used before."""
-        key = info.bucket_id, -int(kind) if from_reserve else int(kind)
+    def pool(self, core: BucketCore, kind: LedgerKind, *, from_reserve: bool = False) -> LedgerPool:
+        """Where bytes of a bucket go."""
+        key = core.bucket_id, -int(kind) if from_reserve else int(kind)
         found = self._pools.get(key)
         if found is None:
-            committer = self._committers[info.tablespace]
             clock, settings = self.client.clock, self.settings
-            plan = plan_of(info, kind, committer, clock, settings, from_reserve=from_reserve)
+            plan = plan_of(core, kind, clock, settings, from_reserve=from_reserve)
             found = self._pools[key] = self._ledgers.pool(plan)
         return found
 
@@ -314,6 +396,7 @@ class AsyncBlobs:
             committer = await self.committer(info.tablespace)
             core = BucketCore(self, info, committer)
             core = self._cores.setdefault(info.bucket_id, core)
+        await core.go_to(info)
         return AsyncBucket(core)
 
     def _readers_of(self, bucket_id: int | None) -> Readers:

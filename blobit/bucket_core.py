@@ -5,6 +5,8 @@ Invariants:
 - Whatever a row of `objects` names is held by rows of `refs` of the same transaction; what it named
   before is let go in that transaction.
 - An object whose time is over is as good as gone, whether its row has been removed or not.
+- Where the bucket has moved meanwhile, what was read is read again at its new place, and a change
+  that was refused for that is made there.
 """
 
 from collections.abc import Awaitable, Callable, Iterable, Sequence
@@ -14,7 +16,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 import msgspec
 
 from blobit.committing import Change, Committer, Deciding, Effect, Found, LedgerGone
-from blobit.counting import BucketShut, is_shut
+from blobit.counting import BucketMoved, BucketShut, is_shut
 from blobit.errors import (
     BlobError,
     BlobNotFound,
@@ -29,7 +31,7 @@ from blobit.errors import (
 from blobit.holding import Holding
 from blobit.naming import new_etag
 from blobit.object_id import Kind, ObjectId
-from blobit.rows import Rows, told
+from blobit.rows import Rows
 from blobit.slow import note_put
 from blobit.sources import Source
 from blobit.tables import (
@@ -117,9 +119,13 @@ class BucketCore:
         self.info = info
         self.bucket_id = info.bucket_id
         self.committer = committer
-        self.rows: Rows = committer.rows
         self.deleted = False
         """Whether this handle knows that the bucket was deleted, here or elsewhere."""
+
+    @property
+    def rows(self) -> Rows:
+        """The tables of the tablespace where the bucket lives, as far as it is known here."""
+        return self.committer.rows
 
     @property
     def now_ms(self) -> int:
@@ -143,11 +149,46 @@ class BucketCore:
 
         Once a call has failed because the bucket was deleted, every later call fails too.
         """
+        while True:
+            committer = self.committer
+            try:
+                return await committer.change(change)
+            except BucketShut:
+                self.deleted = True
+                raise NoSuchBucket(f"bucket {self.info.name} was deleted") from None
+            except BucketMoved:
+                await self.follow(committer)
+            except NoSuchBucket:
+                if not await self.has_moved(committer):
+                    raise
+
+    async def follow(self, left: Committer) -> None:
+        """Go where the bucket lives now, or wait a moment if it is still on its way from there.
+
+        Raises `NoSuchBucket`, `MetadataUnavailable`.
+        """
+        if not await self.has_moved(left):
+            self.check()
+            await self.blobs.moves.wait(self.bucket_id)
+
+    async def has_moved(self, left: Committer) -> bool:
+        """Go where the bucket lives now; False: it lives where it was, or was deleted."""
+        if self.committer is not left:
+            # Another call has found out.
+            return True
         try:
-            return await self.committer.change(change)
-        except BucketShut:
+            info = await self.blobs.find_again(self.info)
+        except NoSuchBucket:
             self.deleted = True
-            raise NoSuchBucket(f"bucket {self.info.name} was deleted") from None
+            return False
+        await self.go_to(info)
+        return self.committer is not left
+
+    async def go_to(self, info: BucketInfo) -> None:
+        """The bucket lives there. Raises `MetadataUnavailable`."""
+        if info.tablespace != self.committer.rows.tablespace:
+            self.committer = await self.blobs.committer(info.tablespace)
+            self.info = info
 
     # Looking
 
@@ -158,19 +199,40 @@ class BucketCore:
     async def find(self, name: str) -> ObjectInfo | None:
         """The object of a name, or None. Raises `NoSuchBucket`, `MetadataUnavailable`."""
         self.check()
-        try:
-            row = await self.rows.get("objects", (self.bucket_id, name))
-            if row is None:
-                await self.check_home()
-        except Error as error:
-            raise await self.rows.why(error) from error
-        return self.alive(row)
+        return self.alive(await self._read(lambda rows: rows.object_of(self.bucket_id, name)))
 
-    async def check_home(self) -> None:
-        """Raise `NoSuchBucket` if others have deleted the bucket, and what is in `herd.errors`."""
-        if await self.rows.get("homes", (self.bucket_id,)) is None:
-            self.deleted = True
-            self.check()
+    async def read(self, look: Callable[[Rows], Awaitable[T]]) -> T:
+        """What is found in the bucket's rows where it lives.
+
+        Raises `NoSuchBucket`, `MetadataUnavailable`.
+        """
+
+        async def placed(rows: Rows) -> tuple[T, bool]:
+            found = await look(rows)
+            return found, await rows.has(self.bucket_id)
+
+        return await self._read(placed)
+
+    async def _read(self, look: Callable[[Rows], Awaitable[tuple[T, bool]]]) -> T:
+        """The same of a look that tells whether the bucket lived there afterwards."""
+        while True:
+            committer = self.committer
+            rows = committer.rows
+            try:
+                found, lived = await look(rows)
+                if lived and (found or await rows.get("homes", (self.bucket_id,)) is not None):
+                    return found
+            except Error as error:
+                heard = await rows.why(error)
+                if isinstance(heard, NoSuchBucket) and await self.has_moved(committer):
+                    continue
+                raise heard from error
+            if not lived:
+                await self.follow(committer)
+            elif not await self.has_moved(committer):
+                # Others have deleted it.
+                self.deleted = True
+                self.check()
 
     async def stat(self, name: str) -> ObjectInfo:
         """The object of a name. Raises `NoSuchObject`, `MetadataUnavailable`."""
@@ -211,14 +273,16 @@ class BucketCore:
         return [(0, object_id), *enumerate(parts, 1)]
 
     async def _held_by_rows(self, owner: str, packed_id: bytes) -> Held:
-        found: dict[int, bytes] = {}
-        try:
-            for ledger_id in await self.ledger_ids():
-                prefix = (ledger_id, self.bucket_id, owner)
-                async for row in self.rows.scan("refs", first=prefix, last=prefix):
+
+        async def look(rows: Rows) -> dict[int, bytes]:
+            found: dict[int, bytes] = {}
+            for ledger in await rows.ledgers(self.bucket_id):
+                prefix = (ledger["ledger_id"], self.bucket_id, owner)
+                async for row in rows.scan("refs", first=prefix, last=prefix):
                     found[row["part"]] = row["object_id"]
-        except Error as error:
-            raise told(error) from error
+            return found
+
+        found = await self.read(look)
         # Parts of an upload are numbered from their own beginning.
         base = next((number for number, packed in found.items() if packed == packed_id), 0)
         return [
@@ -227,22 +291,18 @@ class BucketCore:
             if base <= number < base + PART_ROOM
         ]
 
-    async def ledger_ids(self) -> list[int]:
-        """The ledgers that the bucket has rows of. Raises what is in `herd.errors`."""
-        return [row["ledger_id"] for row in await self.rows.ledgers(self.bucket_id)]
-
     # Storing
 
     def pool(self, kind: LedgerKind) -> LedgerPool:
         """Where bytes of a kind go."""
-        return self.blobs.pool(self.info, kind)
+        return self.blobs.pool(self, kind)
 
     def pool_for_copies(self) -> LedgerPool:
         """The pool for copies of live objects from mostly dead ledgers; full disks accept them,
         too.
         """
         full = bool(self.blobs.client.capacity.lack)
-        return self.blobs.pool(self.info, LedgerKind.NAMED, from_reserve=full)
+        return self.blobs.pool(self, LedgerKind.NAMED, from_reserve=full)
 
     def pool_for(self, expires_ms: int | None) -> LedgerPool:
         """Where the bytes of an object go that expires then, or never."""

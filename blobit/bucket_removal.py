@@ -40,17 +40,11 @@ async def remove_bucket(scope: BucketScope, ledgers: Sequence[Row]) -> bool:
         ledgers = await scope.rows.ledgers(scope.bucket_id)
     else:
         return False
-    dying = [row async for row in _own(scope, scope.rows.scan("dying"))]
+    dying = await scope.rows.dying(scope.bucket_id)
     gone = await finish(scope, dying)
     scope.report.deleted_ledgers += len(gone)
     scope.report.waiting_ledgers += len(dying) - len(gone)
     return len(gone) == len(dying)
-
-
-async def _own(scope: BucketScope, rows: AsyncIterator[Row]) -> AsyncIterator[Row]:
-    async for row in rows:
-        if row["bucket_id"] == scope.bucket_id:
-            yield row
 
 
 async def _remove_rows(scope: BucketScope, ledgers: Sequence[Row]) -> None:
@@ -84,7 +78,8 @@ async def _remove(scope: BucketScope, keys: Sequence[RowKey]) -> None:
 
 async def _remove_home(scope: BucketScope) -> bool:
     """Whether nothing of the bucket is left, and nothing can come any more."""
-    homes: list[RowKey] = [("homes", (scope.bucket_id,)), ("open_buckets", (scope.bucket_id,))]
+    own = (scope.bucket_id,)
+    homes: list[RowKey] = [("homes", own), ("open_buckets", own), ("moving_buckets", own)]
     counts = all_keys(scope.bucket_id)
     try:
         async with scope.rows.transaction() as transaction:

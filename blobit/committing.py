@@ -22,7 +22,7 @@ from dataclasses import dataclass
 from typing import Any, Final, Generic, Protocol, TypeVar, cast
 
 from blobit.budget import ByteBudget
-from blobit.counting import NO_ROOM, SHARES, Counting, Crowded, Room
+from blobit.counting import BASE, NO_ROOM, SHARES, Counting, Crowded, Room
 from blobit.errors import (
     BlobError,
     BlobNotStored,
@@ -34,7 +34,7 @@ from blobit.errors import (
 )
 from blobit.rows import Rows, told
 from blobit.settings import BlobSettings
-from blobit.tables import Row, RowKey
+from blobit.tables import Row, RowKey, lives_here, moving_key
 from engine.ports.clock import Clock
 from herd.errors import CommitUnknown, Error, ForeignKeyViolation, TooLarge
 
@@ -62,12 +62,15 @@ class Change(Generic[T]):
     `decide` is given the rows of `keys` and must not wait; what it raises of `BlobError` is the
     answer. It may be asked several times. `confirm` is asked after a commit of unknown outcome, of
     the rows as they are then: the answer if they show that the change was made, else None.
+    `buckets` are those of which it changes rows that are not counted: like changes of objects it is
+    refused while one of them is on its way elsewhere.
     """
 
     keys: tuple[RowKey, ...]
     decide: Callable[[Found], Effect[T]]
     confirm: Callable[[Found], T | None]
     size_bytes: int = 0
+    buckets: tuple[int, ...] = ()
 
 
 class Deciding(Protocol[T]):
@@ -81,6 +84,11 @@ class Deciding(Protocol[T]):
     @property
     def size_bytes(self) -> int:
         """About so much it holds while it waits."""
+        ...
+
+    @property
+    def buckets(self) -> tuple[int, ...]:
+        """See `Change`."""
         ...
 
     def decide(self, found: Found, /) -> Effect[T]:
@@ -128,7 +136,7 @@ class _Decided:
         writes, made = self.writes, self._made
         for pending in batch:
             try:
-                counting.check(pending.change.keys)
+                counting.check(pending.change.keys, pending.change.buckets)
                 effect = pending.change.decide(found)
                 counting.add(effect.writes)
             except BlobError as error:
@@ -270,11 +278,12 @@ class Committer:
     async def _attempt(self, batch: list[_Pending]) -> None:
         """One transaction of a batch. Raises what is in `herd.errors`; then nobody is answered."""
         keys = dict.fromkeys(key for pending in batch for key in pending.change.keys)
+        buckets = {each for pending in batch for each in pending.change.buckets}
         whole: set[int] = set()
         number = self._counts.pop()
         try:
             while True:
-                counting = Counting(keys, number, whole)
+                counting = Counting(keys, number, whole, sorted(buckets))
                 try:
                     await self._attempt_counting(batch, [*keys, *counting.keys], counting)
                     return
@@ -318,14 +327,18 @@ class Committer:
         return True
 
     async def _find_out(self, batch: list[_Pending], error: CommitUnknown) -> None:
-        """Tell each of a batch whether its change was made, by what the rows say now."""
+        """Tell each of a batch whether its change was made, by what the rows say now.
+
+        Rows of a bucket that has left may have been removed since, and tell nothing.
+        """
         keys = dict.fromkeys(key for pending in batch for key in pending.change.keys)
+        places = [moving_key(each) for each in Counting(keys, BASE, ()).buckets]
         found: dict[RowKey, Row | None] = {}
         began_s, pause_ms = self._clock.monotonic(), _PAUSE_MS
         while True:
             try:
                 async with self.rows.transaction() as transaction:
-                    found = await transaction.lock(keys)
+                    found = await transaction.lock([*keys, *places])
                 break
             except Error as failure:
                 waited_ms = (self._clock.monotonic() - began_s) * 1_000
@@ -334,7 +347,9 @@ class Committer:
             await asyncio.sleep(pause_ms / 1_000)
             pause_ms = min(2 * pause_ms, _PAUSE_MS_MAX)
         for pending in batch:
-            shown = pending.change.confirm(found) if found else None
+            own = [moving_key(each) for each in Counting(pending.change.keys, BASE, ()).buckets]
+            known = found and all(lives_here(found[key]) for key in own)
+            shown = pending.change.confirm(found) if known else None
             if shown is not None:
                 pending.answer(shown)
             else:

@@ -13,6 +13,8 @@ Invariants:
 - What gives back is never refused.
 - The counts of a deleted bucket are shut. Every change of a bucket's objects or uploads locks one
   of its counts, so once all are shut the bucket cannot change, even through open handles.
+- Those that a transaction adds to are frozen where a bucket is about to leave, or has not yet come.
+  Then its ledgers and its unnamed objects do not change either.
 """
 
 import math
@@ -37,6 +39,10 @@ more than its quota, but never by so much: a bucket holds fewer objects and byte
 _SHUT_FROM: Final = _SHUT // (2 * SHARES)
 """This value or a lower one shows that a bucket was deleted. A program that does not know shut
 counts reads `_SHUT` as a quota, and may divide it among all shares."""
+_FROZEN: Final = -(1 << 62) - (1 << 61)
+"""Stored in place of shares while the bucket does not take changes in this tablespace, for it is on
+its way to another one, or from there. To a program that knows of no moves it is deleted here."""
+_FROZEN_FROM: Final = _SHUT - (1 << 60)
 _OF_BUCKETS: Final = frozenset({"objects", "open_buckets", "uploads"})
 """Tables whose rows begin with a bucket's id, and that change only while the bucket exists."""
 
@@ -52,6 +58,10 @@ class BucketUse(msgspec.Struct, frozen=True):
 
 class BucketShut(NoSuchBucket):
     """The change concerns a bucket that was deleted, and that nobody can open again."""
+
+
+class BucketMoved(NoSuchBucket):
+    """The bucket takes no changes in this tablespace now: look up where it lives."""
 
 
 class Crowded(Exception):
@@ -93,8 +103,26 @@ def shut(bucket_id: int, number: int, row: Row | None) -> Row:
 def is_shut(row: Mapping[str, Any] | None) -> bool:
     """Whether a count shows that its bucket was deleted."""
     return row is not None and all(
-        row[most] is not None and row[most] <= _SHUT_FROM for _, most in _DIMENSIONS
+        row[most] is not None and _FROZEN_FROM < row[most] <= _SHUT_FROM for _, most in _DIMENSIONS
     )
+
+
+def frozen(bucket_id: int, number: int, row: Row | None) -> Row:
+    """One of a bucket's counts while it takes no changes; what it counts stays."""
+    before = row if row is not None else count_row(bucket_id, number)
+    return {**before, "objects_max": _FROZEN, "bytes_max": _FROZEN}
+
+
+def is_frozen(row: Mapping[str, Any] | None) -> bool:
+    """Whether a count takes no changes, for its bucket is on its way."""
+    return row is not None and all(
+        row[most] is not None and row[most] <= _FROZEN_FROM for _, most in _DIMENSIONS
+    )
+
+
+def thawed(row: Row) -> Row:
+    """The same without that; its share is to be divided anew."""
+    return {**row, "objects_max": None, "bytes_max": None} if is_frozen(row) else row
 
 
 def use_of(rows: Iterable[Row]) -> BucketUse:
@@ -145,14 +173,30 @@ def check_room(bucket: str, use: BucketUse, objects: int, size_bytes: int) -> No
 class Counting:
     """What a batch of changes adds to the counts of the buckets whose objects it changes."""
 
-    def __init__(self, keys: Iterable[RowKey], number: int, whole: Iterable[int]) -> None:
-        """For objects of `keys`, with row `number` of each bucket, all rows of those in `whole`."""
+    def __init__(
+        self,
+        keys: Iterable[RowKey],
+        number: int,
+        whole: Iterable[int],
+        buckets: Iterable[int] = (),
+    ) -> None:
+        """For objects of `keys`, with row `number` of each bucket, all rows of those in `whole`.
+
+        Of `buckets` other rows change, which are not counted.
+        """
         self._number = number
         self._whole = frozenset(whole)
         self._buckets = dict.fromkeys(key[0] for table, key in keys if table in _OF_BUCKETS)
+        self._buckets.update(dict.fromkeys(buckets))
         self._shut: frozenset[int] = frozenset()
+        self._frozen: frozenset[int] = frozenset()
         self._found: Mapping[RowKey, Row | None] = {}
         self._added: dict[int, tuple[int, int]] = {}
+
+    @property
+    def buckets(self) -> list[int]:
+        """Whose rows change."""
+        return list(self._buckets)
 
     @property
     def keys(self) -> list[RowKey]:
@@ -170,14 +214,22 @@ class Counting:
         self._found = found
         self._added = {}
         self._shut = frozenset(each for each in self._buckets if is_shut(self._own(each)))
+        self._frozen = frozenset(each for each in self._buckets if is_frozen(self._own(each)))
 
-    def check(self, keys: Iterable[RowKey]) -> None:
-        """Raise `BucketShut` if a change of rows with these keys concerns a deleted bucket."""
-        if not self._shut:
+    def check(self, keys: Iterable[RowKey], buckets: Iterable[int] = ()) -> None:
+        """Raise `BucketShut` if a change of rows with these keys concerns a deleted bucket.
+
+        Raise `BucketMoved` if it, or one of other rows of `buckets`, concerns one on its way.
+        """
+        if not (self._shut or self._frozen):
             return
         for table, key in keys:
             if table in _OF_BUCKETS and key[0] in self._shut:
                 raise BucketShut("the bucket has been deleted")
+            if table in _OF_BUCKETS and key[0] in self._frozen:
+                raise BucketMoved("the bucket is on its way to another tablespace")
+        if any(bucket_id in self._frozen for bucket_id in buckets):
+            raise BucketMoved("the bucket is on its way to another tablespace")
 
     def room(self) -> dict[int, Room]:
         """What the buckets may hold beside this batch, at least."""

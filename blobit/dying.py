@@ -8,7 +8,8 @@ Invariants:
 - A ledger is deleted only after its row is gone: no row of an object names it then, and none will.
 - Whoever finds a dying row finishes it; doing it twice is doing it once.
 - A row of `ledgers` is never made again under the same id, so neither is a ledger that died.
-- What a pinned checkpoint names stays readable: the pins are looked at after the dying rows.
+- What a pinned checkpoint names stays readable: the pins are looked at after the dying rows, of all
+  tablespaces where the bucket has lived.
 - Only a ledger that says that it is the bucket's is deleted, whatever a row names.
 """
 
@@ -43,7 +44,7 @@ def _death(scope: BucketScope, ledger_id: int) -> Change[bool]:
     def confirm(found: Found) -> bool | None:
         return True if found[key] is None else None
 
-    return Change((key,), decide, confirm)
+    return Change((key,), decide, confirm, buckets=(scope.bucket_id,))
 
 
 async def let_die(scope: BucketScope, ledger_ids: Sequence[int]) -> list[int]:
@@ -79,7 +80,7 @@ async def finish(scope: BucketScope, dying: Sequence[Row]) -> list[int]:
         for few in in_batches(some, _AT_ONCE):
             told = await asyncio.gather(*[_delete(scope, ledger_id) for ledger_id in few])
             deleted += [ledger_id for ledger_id, done in zip(few, told, strict=True) if done]
-        changes = [scope.committer.change(_forgetting(ledger_id)) for ledger_id in deleted]
+        changes = [scope.committer.change(_forgetting(scope, ledger_id)) for ledger_id in deleted]
         await asyncio.gather(*changes)
         gone += deleted
     return gone
@@ -93,9 +94,9 @@ async def count_due(scope: BucketScope, dying: Sequence[Row]) -> int:
 
 async def _free(scope: BucketScope, ledger_ids: Sequence[int]) -> list[int]:
     """The ledgers that no pinned checkpoint names; the report hears of the others."""
-    tablespace = scope.core.info.tablespace
+    places = dict.fromkeys([scope.core.info.tablespace, *scope.former])
     try:
-        holding = await scope.pinned.holding(tablespace, ledger_ids)
+        holding = [one for name in places for one in await scope.pinned.holding(name, ledger_ids)]
     except EngineError:
         # Who holds what cannot be told now.
         return []
@@ -151,6 +152,7 @@ async def _delete(scope: BucketScope, ledger_id: int) -> bool:
     return True
 
 
-def _forgetting(ledger_id: int) -> Change[bool]:
+def _forgetting(scope: BucketScope, ledger_id: int) -> Change[bool]:
     key: RowKey = ("dying", (ledger_id,))
-    return Change((key,), lambda _: Effect({key: None}, True), lambda _: True)
+    gone, own = Effect[bool]({key: None}, True), (scope.bucket_id,)
+    return Change((key,), lambda _: gone, lambda _: True, buckets=own)

@@ -18,6 +18,7 @@ from blobit.bucket_core import BucketCore, Known
 from blobit.committing import Change, Effect, Found
 from blobit.garbage_scope import BucketScope, batches
 from blobit.object_id import ObjectId
+from blobit.rows import Rows
 from blobit.tables import PART_ROOM, Row, RowKey
 from engine.expiry import CLOCK_DIFFERENCE_MS, is_over
 
@@ -93,7 +94,7 @@ async def abort_upload(
     `MetadataUnavailable` and the errors in `herd.errors`.
     """
     key: RowKey = ("uploads", (core.bucket_id, upload_id))
-    while (row := await core.rows.get(*key)) is not None:
+    while (row := await core.read(lambda rows: rows.get(*key))) is not None:
         if expired_by_ms is not None and not is_expired(row, expired_by_ms):
             return False
         writes = await _held_by_upload(core, upload_id)
@@ -105,9 +106,12 @@ async def abort_upload(
 async def _held_by_upload(core: BucketCore, upload_id: str) -> dict[RowKey, Row | None]:
     """The rows that go with an upload."""
     writes: dict[RowKey, Row | None] = {}
-    owner = f"m:{upload_id}"
-    parts = core.rows.scan("upload_parts", first=(upload_id,), last=(upload_id,))
-    async for part in parts:
+    owner, own = f"m:{upload_id}", (upload_id,)
+
+    async def look(rows: Rows) -> list[Row]:
+        return [row async for row in rows.scan("upload_parts", first=own, last=own)]
+
+    for part in await core.read(look):
         first = part["number"] * PART_ROOM
         for number, lies in await core.held(owner, part["object_id"]):
             assert isinstance(lies, ObjectId)

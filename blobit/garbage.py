@@ -13,6 +13,7 @@ Invariants:
 """
 
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from typing import TYPE_CHECKING
 
 from blobit.bucket_core import BucketCore
@@ -23,6 +24,7 @@ from blobit.errors import BlobError, MetadataUnavailable, NoSuchBucket
 from blobit.expiry import abort_expired_uploads, expire_objects
 from blobit.garbage_report import BucketGarbage, GarbageReport
 from blobit.garbage_scope import BucketScope
+from blobit.moving import former_places, is_under_way
 from blobit.orphans import OrphanScan
 from blobit.ownership import is_of_bucket
 from blobit.pinned import PinnedCheckpoints
@@ -54,6 +56,7 @@ class Collector:
         self._settings = blobs.settings.garbage
         self._orphans = OrphanScan(blobs.client)
         self._pinned = PinnedCheckpoints(blobs.client)
+        self._former: dict[int, tuple[str, ...]] = {}
 
     async def collect(self, bucket: str | None = None, *, dry_run: bool = False) -> GarbageReport:
         """One round: of one bucket, or of all, of deleted ones and of what no row names.
@@ -72,16 +75,31 @@ class Collector:
         Raises `MetadataUnavailable`.
         """
         try:
-            spaces = sorted(set((await self._tablespaces()).values()))
-            return sum([await self._pinned.unpin(tablespace, name) for tablespace in spaces])
+            spaces = set((await self._tablespaces()).values())
+            for move in (await self._blobs.moves.every()).values():
+                spaces.update(former_places(move))
+            return sum([await self._pinned.unpin(each, name) for each in sorted(spaces)])
         except Error as error:
             raise told(error) from error
         except EngineError as error:
             raise MetadataUnavailable(f"pins cannot be changed now: {error}: retry") from error
 
+    async def has_pins(self, tablespace: str) -> bool:
+        """Whether somebody reads a checkpoint of it. Raises `MetadataUnavailable`."""
+        try:
+            return await self._pinned.any(tablespace)
+        except EngineError as error:
+            raise MetadataUnavailable(f"pins cannot be read now: {error}: retry") from error
+
     async def _collect(self, bucket: str | None, dry_run: bool) -> GarbageReport:
         report = GarbageReport(dry_run)
         known: set[int] = set()
+        moves = await self._blobs.moves.every()
+        if not dry_run:
+            for bucket_id, move in moves.items():
+                if is_under_way(move):
+                    await self._blobs.moves.finish(bucket_id, alive=False)
+        self._former = {each: tuple(former_places(move)) for each, move in moves.items()}
         for tablespace, infos in _by_tablespace(await self._buckets(bucket)).items():
             try:
                 report.buckets += await self._rounds(tablespace, infos, known, dry_run)
@@ -93,6 +111,8 @@ class Collector:
         if bucket is None:
             if not dry_run:
                 await self._clean(report)
+                await self._drop_left(moves)
+                await self._blobs.measure_pool()
             await self._find_orphans(report, known)
         return report
 
@@ -101,8 +121,12 @@ class Collector:
     ) -> list[BucketGarbage]:
         """A round for each bucket of a tablespace; `known` is told of their ledgers."""
         rows = (await self._blobs.committer(tablespace)).rows
-        ledgers = await _by_bucket(rows, "ledgers")
-        dying = await _by_bucket(rows, "dying")
+        if len(infos) == 1:
+            [one] = [info.bucket_id for info in infos]
+            # However many others share its tablespace.
+            ledgers, dying = {one: await rows.ledgers(one)}, {one: await rows.dying(one)}
+        else:
+            ledgers, dying = await _by_bucket(rows, "ledgers"), await _by_bucket(rows, "dying")
         reports: list[BucketGarbage] = []
         for info in infos:
             own = ledgers.get(info.bucket_id, []), dying.get(info.bucket_id, [])
@@ -126,7 +150,8 @@ class Collector:
         report = BucketGarbage(info.name, info.bucket_id)
         now_ms = await self._client.time.earliest_ms()
         client, settings = self._client, self._settings
-        return BucketScope(core, client, settings, report, now_ms, dry_run, self._pinned)
+        former = self._former.get(info.bucket_id, ())
+        return BucketScope(core, client, settings, report, now_ms, dry_run, self._pinned, former)
 
     # One bucket
 
@@ -248,6 +273,9 @@ class Collector:
 
     async def _cleaned(self, info: BucketInfo, report: GarbageReport) -> bool:
         """Clean a deleted bucket; whether nothing of it is left."""
+        if is_under_way(await self._blobs.moves.find(info.bucket_id)):
+            # Somebody still removes what is left where it was.
+            return False
         # Made anew where whoever dropped it was cut short: then there is nothing in it.
         await self._blobs.rows(info.tablespace)
         scope = await self._scope(info, False)
@@ -257,13 +285,27 @@ class Collector:
         await self._blobs.forget_bucket(info)
         return True
 
+    async def _drop_left(self, moves: Mapping[int, Row]) -> None:
+        """Drop the tablespaces that buckets had for themselves and have left."""
+        for bucket_id, move in moves.items():
+            if not is_under_way(move):
+                for tablespace in former_places(move):
+                    with suppress(MetadataUnavailable):
+                        await self._blobs.drop_left(tablespace, move["name"], bucket_id)
+
     async def _find_orphans(self, report: GarbageReport, known: set[int]) -> None:
         spaces: dict[int, str | None] = {}
+        moves: dict[int, Row] = {}
 
         async def rows_of(bucket_id: int) -> Rows | None:
             if bucket_id not in spaces:
                 # Only now: its ledger was seen, so it is here, or it is gone for good.
-                spaces.update(await self._tablespaces())
+                moved = await self._blobs.moves.every()
+                places = await self._tablespaces()
+                # What is known of others stays: by that their rows were looked for.
+                fresh = [each for each in places if each not in spaces]
+                spaces.update({each: places[each] for each in fresh})
+                moves.update({each: moved[each] for each in fresh if each in moved})
             tablespace = spaces.setdefault(bucket_id, None)
             return None if tablespace is None else (await self._blobs.committer(tablespace)).rows
 
@@ -272,7 +314,21 @@ class Collector:
             found = await self._orphans.find(known, rows_of, now_ms, self._settings.orphan_ms)
         except EngineError as error:
             raise MetadataUnavailable(f"ledgers cannot be listed now: {error}") from error
-        report.orphan_ledgers = len(found) if report.dry_run else await self._orphans.delete(found)
+        ids = await self._at_rest(found, moves)
+        report.orphan_ledgers = len(ids) if report.dry_run else await self._orphans.delete(ids)
+
+    async def _at_rest(self, found: Mapping[int, int], before: Mapping[int, Row]) -> list[int]:
+        """Of ledgers, by their buckets, those whose bucket did not move while rows were read.
+
+        A row that was looked for where the bucket no longer was says nothing.
+        """
+        after = await self._blobs.moves.every()
+
+        def stayed(bucket_id: int) -> bool:
+            one, other = before.get(bucket_id), after.get(bucket_id)
+            return not (is_under_way(one) or is_under_way(other)) and one == other
+
+        return [ledger_id for ledger_id, bucket_id in found.items() if stayed(bucket_id)]
 
     async def _tablespaces(self) -> dict[int, str]:
         """Where the rows of all buckets are, of deleted ones too, by their ids."""

@@ -32,6 +32,8 @@ class BucketScope:
     now_ms: int
     dry_run: bool
     pinned: PinnedCheckpoints
+    former: tuple[str, ...] = ()
+    """The tablespaces where the bucket has lived before."""
 
     @property
     def bucket_id(self) -> int:

@@ -15,9 +15,8 @@ import msgspec
 from blobit.bucket_core import BucketCore
 from blobit.errors import InvalidName, RangeInvalid
 from blobit.naming import OBJECT_NAME_BYTES_MAX, after_prefix, listing_token, parse_token
-from blobit.rows import PAGE_ROWS, told
+from blobit.rows import PAGE_ROWS, Rows
 from blobit.tables import LedgerState, ObjectInfo, Usage
-from herd.errors import Error
 
 _FEW_ROWS: Final = 50
 _SCAN_ROWS: Final = 250
@@ -70,21 +69,23 @@ async def scan_objects(core: BucketCore, prefix: str) -> AsyncIterator[ObjectInf
 
 async def count_usage(core: BucketCore) -> Usage:
     """What a bucket holds, counted row by row. Raises `MetadataUnavailable`."""
-    objects = length = ledgers = stored_bytes = 0
+    objects = length = 0
     async for info in scan_objects(core, ""):
         objects, length = objects + 1, length + info.length
-    try:
-        for row in await core.rows.ledgers(core.bucket_id):
+
+    async def look(rows: Rows) -> tuple[int, int]:
+        ledgers = stored_bytes = 0
+        for row in await rows.ledgers(core.bucket_id):
             ledgers += 1
             if row["state"] == LedgerState.SEALED:
                 stored_bytes += row["stored_bytes"] or 0
                 continue
             key = (row["ledger_id"], core.bucket_id)
-            async for ref in core.rows.scan("refs", first=key, last=key):
+            async for ref in rows.scan("refs", first=key, last=key):
                 stored_bytes += ref["stored_bytes"]
-    except Error as error:
-        raise told(error) from error
-    return Usage(objects, length, ledgers, stored_bytes)
+        return ledgers, stored_bytes
+
+    return Usage(objects, length, *await core.read(look))
 
 
 class _Page:
@@ -109,12 +110,8 @@ class _Page:
         room = self._limit - len(self.objects) - len(self.prefixes)
         # With a delimiter most of what is read may be passed over.
         count = min(room if not self._delimiter else max(_FEW_ROWS, room), PAGE_ROWS)
-        try:
-            rows = await self._core.rows.listed(self._core.bucket_id, self._prefix, first, count)
-            if not rows:
-                await self._core.check_home()
-        except Error as error:
-            raise await self._core.rows.why(error) from error
+        bucket_id, prefix = self._core.bucket_id, self._prefix
+        rows = await self._core.read(lambda rows: rows.listed(bucket_id, prefix, first, count))
         for row in rows:
             if self.full:
                 return str(row["name"])

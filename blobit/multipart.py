@@ -20,7 +20,7 @@ from blobit.errors import (
 )
 from blobit.naming import new_etag
 from blobit.object_id import ObjectId
-from blobit.rows import told
+from blobit.rows import Rows
 from blobit.sources import Source
 from blobit.tables import (
     PART_ROOM,
@@ -34,7 +34,6 @@ from blobit.tables import (
     upload_row,
 )
 from engine.expiry import is_over
-from herd.errors import Error
 
 PART_NUMBER_MAX: Final = 10_000
 _ATTEMPTS_MAX: Final = 100
@@ -199,23 +198,23 @@ class Multipart:
         """Those that are neither completed nor over."""
         core = self._core
         core.check()
-        prefix, found = (core.bucket_id,), list[UploadInfo]()
-        try:
-            async for row in core.rows.scan("uploads", first=prefix, last=prefix):
-                if not (is_over(row["expires_ms"], core.now_ms) or holds_a_stream(row)):
-                    found.append(
-                        UploadInfo(
-                            row["upload_id"],
-                            row["name"],
-                            row["created_ms"],
-                            row["expires_ms"],
-                            row["content_type"],
-                            row["metadata"],
-                        )
-                    )
-        except Error as error:
-            raise told(error) from error
-        return found
+        prefix = (core.bucket_id,)
+
+        async def look(rows: Rows) -> list[Row]:
+            return [row async for row in rows.scan("uploads", first=prefix, last=prefix)]
+
+        return [
+            UploadInfo(
+                row["upload_id"],
+                row["name"],
+                row["created_ms"],
+                row["expires_ms"],
+                row["content_type"],
+                row["metadata"],
+            )
+            for row in await core.read(look)
+            if not (is_over(row["expires_ms"], core.now_ms) or holds_a_stream(row))
+        ]
 
     async def parts(self, upload_id: str) -> list[PartInfo]:
         """The parts that an upload has, by number. Raises `NoSuchUpload`."""
@@ -236,11 +235,8 @@ class Multipart:
 
     async def _find(self, upload_id: str) -> Row:
         self._core.check()
-        try:
-            row = await self._core.rows.get("uploads", (self._core.bucket_id, upload_id))
-        except Error as error:
-            raise told(error) from error
-        return self._alive(upload_id, row)
+        key = self._key(upload_id)
+        return self._alive(upload_id, await self._core.read(lambda rows: rows.get(*key)))
 
     def _alive(self, upload_id: str, row: Row | None) -> Row:
         now_ms = self._core.now_ms
@@ -249,11 +245,13 @@ class Multipart:
         return row
 
     async def _parts(self, upload_id: str) -> dict[int, Row]:
-        try:
-            rows = self._core.rows.scan("upload_parts", first=(upload_id,), last=(upload_id,))
-            return {row["number"]: row async for row in rows}
-        except Error as error:
-            raise told(error) from error
+        own = (upload_id,)
+
+        async def look(rows: Rows) -> dict[int, Row]:
+            parts = rows.scan("upload_parts", first=own, last=own)
+            return {row["number"]: row async for row in parts}
+
+        return await self._core.read(look)
 
     def _freed(self, upload_id: str, row: Row | None, known: Known) -> dict[RowKey, Row | None]:
         """Without the rows of a part. Raises `PartsWanted`."""

@@ -17,11 +17,13 @@ import google_crc32c
 import msgspec
 
 from blobit.errors import InvalidName, InvalidToken, RangeInvalid
+from engine.access.principal import SHARED_NAMES
 
 OBJECT_NAME_BYTES_MAX: Final = 1_024
 CONTENT_TYPE_CHARACTERS_MAX: Final = 255
 METADATA_BYTES_MAX: Final = 64 * 1_024
 OWN_TABLESPACES: Final = "blobs_"
+"""How all tablespaces are called that the store makes for buckets."""
 _BUCKET_FORM: Final = re.compile(r"[a-z0-9][a-z0-9.-]{1,61}[a-z0-9]", re.ASCII)
 _SPACE_NAME_CHARACTERS_MAX: Final = 63
 _TOKEN_FORMAT: Final = 1
@@ -124,6 +126,21 @@ def tablespace_name(bucket: str, bucket_id: int) -> str:
     end = f"_{digits}"
     start = f"{OWN_TABLESPACES}{bucket.replace('.', '_')}"
     return start[: _SPACE_NAME_CHARACTERS_MAX - len(end)] + end
+
+
+def pool_tablespace_name(number: int) -> str:
+    """What a tablespace is called that buckets share: as no bucket's own, whose name goes on with a
+    letter or a digit.
+
+    >>> pool_tablespace_name(3)
+    'blobs__pool_3'
+    """
+    return f"{SHARED_NAMES}{number}"
+
+
+def is_of_pool(tablespace: str) -> bool:
+    """Whether a tablespace is one that buckets share."""
+    return tablespace.startswith(SHARED_NAMES)
 
 
 def check_tablespace_name(name: str) -> None:

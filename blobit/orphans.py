@@ -38,12 +38,14 @@ class OrphanScan:
 
     async def find(
         self, known: Collection[int], rows_of: RowsOf, now_ms: int, age_ms: int
-    ) -> list[int]:
-        """Ledgers without a row, at least so old; those of `known` have one, or had it just now.
+    ) -> dict[int, int]:
+        """Ledgers without a row, at least so old, with the ids of the buckets that they name.
+
+        Those of `known` have one, or had it just now.
 
         Raises `MetadataUnavailable` of the engine.
         """
-        found: list[int] = []
+        found: dict[int, int] = {}
         ids = await self._client.list_ledgers()
         self._foreign.intersection_update(ids)
         for ledger_id in ids:
@@ -53,9 +55,10 @@ class OrphanScan:
             if metadata is None or metadata.created_ms + age_ms > now_ms:
                 continue
             try:
-                rows = await rows_of(int(metadata.custom["bucket"]))
+                bucket_id = int(metadata.custom["bucket"])
+                rows = await rows_of(bucket_id)
                 if rows is None or await _has_no_row(rows, ledger_id):
-                    found.append(ledger_id)
+                    found[ledger_id] = bucket_id
             except (Error, MetadataUnavailable):
                 # Whether it has a row cannot be told now.
                 continue

@@ -72,6 +72,13 @@ class PinnedCheckpoints:
                 found.append(Holding(tablespace, pin, tuple(held)))
         return found
 
+    async def any(self, tablespace: str) -> bool:
+        """Whether a checkpoint of it is pinned. Raises `MetadataUnavailable`, of the engine."""
+        client = self._client
+        listed = await CheckpointList(client.store, tablespace, client.time).get()
+        now_ms = await client.time.earliest_ms()
+        return any(not is_over(pin.expires_ms, now_ms) for pin in listed.pins)
+
     async def unpin(self, tablespace: str, name: str) -> bool:
         """Remove a pin; False if there is none of that name. Raises `MetadataUnavailable`."""
         pins = CheckpointList(self._client.store, tablespace, self._client.time)

@@ -6,7 +6,9 @@ Invariants:
 - A row that was collected never comes back: sealing changes a row that is there, or nothing.
 """
 
-from blobit.committing import Change, Committer, Effect, Found
+from typing import TYPE_CHECKING
+
+from blobit.committing import Change, Effect, Found
 from blobit.ownership import LEDGER_OWNER
 from blobit.settings import BlobSettings
 from blobit.tables import BucketInfo, LedgerKind, LedgerState, Row, RowKey
@@ -14,13 +16,15 @@ from blobit.writers import LedgerPlan
 from engine.ports.clock import Clock
 from engine.transport.contract import PURPOSE
 
+if TYPE_CHECKING:
+    from blobit.bucket_core import BucketCore
+
 _EXPIRING_OPEN_MS_MIN = 60_000
 
 
 def plan_of(
-    info: BucketInfo,
+    core: "BucketCore",
     kind: LedgerKind,
-    committer: Committer,
     clock: Clock,
     settings: BlobSettings,
     *,
@@ -31,15 +35,17 @@ def plan_of(
     With `from_reserve`, nearly full disks accept them, too. This is for copies after which other
     ledgers can be deleted.
     """
+    info = core.info
     own = info.settings
 
     async def made(ledger_id: int) -> None:
-        await committer.change(_made(info, kind, ledger_id, clock.wall_ms()))
+        await core.change(_made(info, kind, ledger_id, clock.wall_ms()))
 
     async def sealed(ledger_id: int, stored_bytes: int) -> None:
         now_ms = clock.wall_ms()
         newest_ms = None if own.ttl_ms is None else now_ms + own.ttl_ms
-        await committer.change(_sealed(ledger_id, stored_bytes, now_ms, newest_ms))
+        change = _sealed(info.bucket_id, ledger_id, stored_bytes, now_ms, newest_ms)
+        await core.change(change)
 
     metadata = LEDGER_OWNER | {
         # By it the bucket knows its own: no other ledger is read or deleted for it.
@@ -84,10 +90,13 @@ def _made(info: BucketInfo, kind: LedgerKind, ledger_id: int, now_ms: int) -> Ch
     def confirm(found: Found) -> bool | None:
         return True if found[key] is not None else None
 
-    return Change((key,), lambda _: Effect({key: row}, True), confirm)
+    own = (info.bucket_id,)
+    return Change((key,), lambda _: Effect({key: row}, True), confirm, buckets=own)
 
 
-def _sealed(ledger_id: int, stored_bytes: int, now_ms: int, newest_ms: int | None) -> Change[bool]:
+def _sealed(
+    bucket_id: int, ledger_id: int, stored_bytes: int, now_ms: int, newest_ms: int | None
+) -> Change[bool]:
     key: RowKey = ("ledgers", (ledger_id,))
 
     def decide(found: Found) -> Effect[bool]:
@@ -102,4 +111,4 @@ def _sealed(ledger_id: int, stored_bytes: int, now_ms: int, newest_ms: int | Non
         }
         return Effect({key: row | changes}, True)
 
-    return Change((key,), decide, lambda _: None)
+    return Change((key,), decide, lambda _: None, buckets=(bucket_id,))

@@ -58,6 +58,8 @@ class _Put:
 
     __slots__ = ("_asked", "_core", "_info", "_key", "_object_id", "keys", "known", "size_bytes")
 
+    buckets = ()
+
     def __init__(
         self, core: BucketCore, asked: Asked, object_id: ObjectId, created_ms: int
     ) -> None:

@@ -11,21 +11,23 @@ from collections.abc import Iterable
 from typing import Final
 
 from blobit.bucket_core import BucketCore
+from blobit.committing import Committer
 from blobit.counting import (
     BASE,
+    BucketMoved,
     BucketUse,
     all_keys,
     check_room,
     count_key,
     count_row,
     divided,
+    is_frozen,
     room_of,
     use_of,
 )
 from blobit.errors import NoSuchBucket, QuotaExceeded, SettingsInvalid
-from blobit.rows import told
 from blobit.sources import Source
-from blobit.tables import Row
+from blobit.tables import Row, lives_here, moving_key
 from herd.errors import CommitUnknown, Error, ForeignKeyViolation
 
 _ATTEMPTS_MAX: Final = 20
@@ -36,13 +38,10 @@ _QUOTA_MAX: Final = 2**62
 async def use(core: BucketCore) -> BucketUse:
     """What a bucket holds and may hold. Raises `NoSuchBucket`, `MetadataUnavailable`."""
     core.check()
-    try:
-        rows = await core.rows.counts(core.bucket_id)
-        core.check_counts(rows)
-        if all(row["number"] != BASE for row in rows):
-            return await _change(core, None, None, anew=False)
-    except Error as error:
-        raise await core.rows.why(error) from error
+    rows = await core.read(lambda rows: rows.counts(core.bucket_id))
+    core.check_counts(rows)
+    if all(row["number"] != BASE for row in rows):
+        return await _change(core, None, None, anew=False)
     return use_of(rows)
 
 
@@ -57,10 +56,7 @@ async def set_quota(
     given = [quota for quota in (quota_objects, quota_bytes) if quota is not None]
     if any(not 0 <= quota <= _QUOTA_MAX for quota in given):
         raise SettingsInvalid("a quota is a number of objects or bytes; 0 takes it away")
-    try:
-        return await _change(core, quota_objects, quota_bytes, anew=recount)
-    except Error as error:
-        raise await core.rows.why(error) from error
+    return await _change(core, quota_objects, quota_bytes, anew=recount)
 
 
 async def check_put(core: BucketCore, name: str, size_bytes: int) -> None:
@@ -74,10 +70,8 @@ async def check_put(core: BucketCore, name: str, size_bytes: int) -> None:
     try:
         check_room(f"bucket {core.info.name}", found, 1, size_bytes)
     except QuotaExceeded:
-        try:
-            before = await core.rows.get(*core.object_key(name))
-        except Error as error:
-            raise told(error) from error
+        key = core.object_key(name)
+        before = await core.read(lambda rows: rows.get(*key))
         if before is None:
             raise
         check_room(f"bucket {core.info.name}", found, 0, size_bytes - before["length"])
@@ -96,10 +90,7 @@ def known_length(source: Source) -> int:
 
 
 async def _looked(core: BucketCore) -> BucketUse:
-    try:
-        rows = await core.rows.counts(core.bucket_id)
-    except Error as error:
-        raise told(error) from error
+    rows = await core.read(lambda rows: rows.counts(core.bucket_id))
     core.check_counts(rows)
     found = use_of(rows)
     core.committer.learn_room(core.bucket_id, room_of(found))
@@ -109,34 +100,48 @@ async def _looked(core: BucketCore) -> BucketUse:
 async def _change(
     core: BucketCore, quota_objects: int | None, quota_bytes: int | None, *, anew: bool
 ) -> BucketUse:
-    for attempt in range(_ATTEMPTS_MAX):
+    attempts = 0
+    while True:
+        committer = core.committer
         try:
             counted = None
             if anew or await core.rows.get(*count_key(core.bucket_id, BASE)) is None:
                 counted = await core.rows.counted(core.bucket_id)
-            return await _changed(core, counted, quota_objects, quota_bytes)
+            return await _changed(core, committer, counted, quota_objects, quota_bytes)
+        except BucketMoved:
+            await core.follow(committer)
+            continue
         except ForeignKeyViolation as error:
+            if await core.has_moved(committer):
+                continue
             raise NoSuchBucket(f"bucket {core.info.name} was deleted") from error
         except Error as error:
+            attempts += 1
             # Done again it comes to the same, whether it was done before or not.
             again = error.retryable or isinstance(error, CommitUnknown)
-            if not again or attempt == _ATTEMPTS_MAX - 1:
-                raise told(error) from error
+            if not again or attempts == _ATTEMPTS_MAX:
+                heard = await committer.rows.why(error)
+                if isinstance(heard, NoSuchBucket) and await core.has_moved(committer):
+                    continue
+                raise heard from error
         await asyncio.sleep(_PAUSE_S)
-    raise AssertionError("the last attempt raises")
 
 
 async def _changed(
     core: BucketCore,
+    committer: Committer,
     counted: tuple[int, int] | None,
     quota_objects: int | None,
     quota_bytes: int | None,
 ) -> BucketUse:
-    """One transaction. Raises what is in `herd.errors`."""
-    async with core.rows.transaction() as transaction:
-        found = await transaction.lock(all_keys(core.bucket_id))
-        there = {row["number"]: row for row in found.values() if row is not None}
+    """One transaction. Raises what is in `herd.errors`, and `BucketMoved`."""
+    async with committer.rows.transaction() as transaction:
+        place, counts = moving_key(core.bucket_id), all_keys(core.bucket_id)
+        locked = await transaction.lock([*counts, place])
+        there = {row["number"]: row for key in counts if (row := locked[key]) is not None}
         core.check_counts(there.values())
+        if any(map(is_frozen, there.values())) or not lives_here(locked[place]):
+            raise BucketMoved("the bucket is on its way to another tablespace")
         base = dict(there.get(BASE) or count_row(core.bucket_id, BASE))
         if counted is not None:
             base["objects"], base["size_bytes"] = counted
@@ -147,7 +152,7 @@ async def _changed(
         await transaction.write({count_key(core.bucket_id, row["number"]): row for row in rows})
         await transaction.commit()
     use_now = use_of(rows)
-    core.committer.learn_room(core.bucket_id, room_of(use_now))
+    committer.learn_room(core.bucket_id, room_of(use_now))
     return use_now
 
 

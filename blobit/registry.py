@@ -8,6 +8,7 @@ Invariants:
 """
 
 import asyncio
+from collections.abc import Sequence
 from contextlib import suppress
 from typing import TYPE_CHECKING, Final
 
@@ -24,7 +25,8 @@ from blobit.errors import (
     NoSuchBucket,
     SettingsInvalid,
 )
-from blobit.naming import check_bucket_name, check_tablespace_name, tablespace_name
+from blobit.moving import former_places, is_copied
+from blobit.naming import check_bucket_name, check_tablespace_name, is_of_pool, tablespace_name
 from blobit.rows import told
 from blobit.settings import BucketSettings
 from blobit.tables import (
@@ -36,7 +38,12 @@ from blobit.tables import (
     Row,
     RowKey,
     bucket_info,
+    is_own,
+    lives_here,
+    moving_key,
+    packed_settings,
 )
+from blobit.tablespace_pool import PoolFull, PoolLimits, TablespacePool, joined, left
 from herd.errors import CommitUnknown, Error, ForeignKeyViolation, ProgrammingError
 from herd.store import AsyncHerd
 
@@ -46,6 +53,11 @@ if TYPE_CHECKING:
 _ID_BITS: Final = 62
 _ATTEMPTS_MAX: Final = 20
 _PAUSE_S: Final = 0.05
+_ANY: Final = PoolLimits()
+
+
+class _OnItsWay(BlobError):
+    """The bucket is being moved: that is finished first."""
 
 
 class Registry:
@@ -63,7 +75,6 @@ class Registry:
         """
         check_bucket_name(name)
         wanted = settings if settings is not None else BucketSettings()
-        committer = await self._committer()
         if (there := await self._find(name)) is not None:
             # One that is being made is finished, and then there, too.
             info = await self._usable(there)
@@ -72,19 +83,16 @@ class Registry:
             raise _exists(name)
         bucket_id = 1 + self._blobs.client.rng.getrandbits(_ID_BITS)
         tablespace = self._tablespace(name, bucket_id, wanted)
-        shared = tablespace == REGISTRY
         await self._check(wanted, tablespace)
         row: Row = {
             "name": name,
             "bucket_id": bucket_id,
-            "state": int(BucketState.ACTIVE if shared else BucketState.BEING_MADE),
+            "state": int(BucketState.BEING_MADE),
             "tablespace": tablespace,
-            "settings": msgspec.json.encode(wanted),
+            "settings": b"",
             "created_ms": self._blobs.client.clock.wall_ms(),
         }
-        made = await committer.change(
-            _making(row, _homes(bucket_id) | _uncounted(bucket_id) if shared else {})
-        )
+        made = await self._named(row, wanted)
         try:
             info = await self._usable(made)
         except MetadataUnavailable as error:
@@ -97,9 +105,41 @@ class Registry:
             raise _exists(name)
         return info
 
+    async def _named(self, row: Row, wanted: BucketSettings) -> Row:
+        """Name a bucket, in one of the pool if it has no tablespace yet; see `_making`."""
+        committer = await self._committer()
+        tablespace, bucket_id = row["tablespace"], row["bucket_id"]
+        if tablespace is not None:
+            row["settings"] = packed_settings(wanted, tablespace)
+            if tablespace != REGISTRY:
+                return await committer.change(_making(row, {}))
+            row["state"] = int(BucketState.ACTIVE)
+            return await committer.change(_making(row, _homes(bucket_id) | _uncounted(bucket_id)))
+        pool = await self.pool()
+        while True:
+            limits = await pool.limits()
+            chosen = await pool.choose(limits)
+            row["tablespace"] = chosen["tablespace"]
+            row["settings"] = packed_settings(wanted, chosen["tablespace"])
+            try:
+                return await committer.change(_making(row, {}, chosen, limits))
+            except PoolFull:
+                continue
+
+    async def pool(self) -> TablespacePool:
+        """The tablespaces that buckets share. Raises `MetadataUnavailable`."""
+        return TablespacePool(self._blobs, await self._committer())
+
     async def find(self, name: str) -> BucketInfo:
         """A bucket by name. Raises `InvalidName`, `NoSuchBucket`, `MetadataUnavailable`."""
         return await self._usable(await self._row(name))
+
+    async def find_again(self, info: BucketInfo) -> BucketInfo:
+        """The same bucket as it is now. Raises `NoSuchBucket`, `MetadataUnavailable`."""
+        row = await self._row(info.name)
+        if row["bucket_id"] != info.bucket_id:
+            raise NoSuchBucket(f"bucket {info.name} was deleted")
+        return _info(row)
 
     async def _find(self, name: str) -> Row | None:
         check_bucket_name(name)
@@ -126,9 +166,17 @@ class Registry:
 
     async def delete(self, name: str, *, force: bool) -> BucketInfo:
         """Take a bucket's name away. Raises `NoSuchBucket`, `BucketNotEmpty`."""
-        row = await self._row(name)
-        info = _info(row)
-        expected = None if force else BucketState.CLOSING
+        while True:
+            info = _info(await self._row(name))
+            try:
+                return await self._delete(info, force=force)
+            except _OnItsWay:
+                # What it has must be in one place to be shut and collected.
+                await self._blobs.moves.finish(info.bucket_id)
+
+    async def _delete(self, info: BucketInfo, *, force: bool) -> BucketInfo:
+        """Raises `_OnItsWay`, too."""
+        name, expected = info.name, None if force else BucketState.CLOSING
         if not force:
             await self._set_state(info, BucketState.CLOSING)
             try:
@@ -138,11 +186,10 @@ class Registry:
                 raise
         committer = await self._committer()
         key: RowKey = ("buckets", (name,))
+        move_key: RowKey = ("moves", (info.bucket_id,))
         gone: Row = {
             "bucket_id": info.bucket_id,
             "name": name,
-            "tablespace": info.tablespace,
-            "settings": msgspec.json.encode(info.settings),
             "created_ms": info.created_ms,
             "deleted_ms": self._blobs.client.clock.wall_ms(),
         }
@@ -151,15 +198,17 @@ class Registry:
             present = found[key]
             if present is None or present["bucket_id"] != info.bucket_id:
                 raise NoSuchBucket(f"bucket {name} was deleted by somebody else")
+            _check_at_rest(found[move_key], present, info)
             if expected is not None and present["state"] != expected:
                 raise _not_empty(info)
-            return Effect({key: None, ("deleted_buckets", (info.bucket_id,)): gone}, True)
+            kept = {**gone, "tablespace": present["tablespace"], "settings": present["settings"]}
+            return Effect({key: None, ("deleted_buckets", (info.bucket_id,)): kept}, True)
 
         def confirm(found: Found) -> bool | None:
             return True if found[key] is None else None
 
         try:
-            await committer.change(Change((key,), decide, confirm))
+            await committer.change(Change((key, move_key), decide, confirm))
         except BucketNotEmpty:
             # Somebody has opened it meanwhile, and is to find it open.
             await self._open(info)
@@ -183,34 +232,51 @@ class Registry:
     async def forget(self, info: BucketInfo) -> None:
         """Forget a deleted bucket that has been cleaned, and the tablespace that was its own."""
         committer = await self._committer()
-        try:
-            if await self._is_to_drop(info):
-                session = await self._blobs.herd.session(REGISTRY)
-                try:
-                    await session.execute(f'DROP TABLESPACE IF EXISTS "{info.tablespace}"')
-                finally:
-                    await session.close()
-        except Error as error:
-            raise told(error) from error
+        await self.drop_own(info.tablespace, info.name, info.bucket_id)
+        for tablespace in former_places(await self._blobs.moves.find(info.bucket_id)):
+            await self._forget_place(info, tablespace)
         key: RowKey = ("deleted_buckets", (info.bucket_id,))
+        move_key: RowKey = ("moves", (info.bucket_id,))
+        pool_key: RowKey = ("pool_tablespaces", (info.tablespace,))
+
+        def decide(found: Found) -> Effect[bool]:
+            if found[key] is None:
+                # Another collector has forgotten it, and counted that.
+                return Effect({}, True)
+            return Effect({key: None, move_key: None, **left(found.get(pool_key))}, True)
 
         def confirm(found: Found) -> bool | None:
             return True if found[key] is None else None
 
-        await committer.change(Change((key,), lambda _: Effect({key: None}, True), confirm))
+        keys = (key, pool_key) if is_of_pool(info.tablespace) else (key,)
+        await committer.change(Change(keys, decide, confirm))
+
+    async def _forget_place(self, info: BucketInfo, tablespace: str) -> None:
+        """Remove what says that a bucket left a tablespace, if that is still there."""
+        try:
+            there = tablespace in await self._blobs.herd.names()
+        except Error as error:
+            raise told(error) from error
+        if not there:
+            return
+        committer = await self._blobs.committer(tablespace, create=True)
+        # What names a home goes before it.
+        home: RowKey = ("homes", (info.bucket_id,))
+        for keys in (all_keys(info.bucket_id), [home, moving_key(info.bucket_id)]):
+            await committer.change(_removing(keys))
 
     # Inside
 
     async def _committer(self) -> Committer:
         return await self._blobs.committer(REGISTRY, create=True)
 
-    async def _check(self, wanted: BucketSettings, tablespace: str) -> None:
+    async def _check(self, wanted: BucketSettings, tablespace: str | None) -> None:
         """Find out what can never work before anything names it. Raises `SettingsInvalid`."""
         if wanted.leader is not None and (
             isinstance(self._blobs.herd, AsyncHerd) or tablespace == REGISTRY
         ):
             raise SettingsInvalid("a leader is chosen for a tablespace of a bucket's own on nodes")
-        if wanted.tablespace is not None:
+        if wanted.tablespace is not None and tablespace is not None:
             try:
                 await self._blobs.committer(tablespace, create=True)
             except MetadataUnavailable as error:
@@ -218,25 +284,43 @@ class Registry:
                     raise SettingsInvalid(error.__cause__.message) from error
                 raise
 
-    def _tablespace(self, name: str, bucket_id: int, wanted: BucketSettings) -> str:
-        """Which tablespace a new bucket has."""
+    def _tablespace(self, name: str, bucket_id: int, wanted: BucketSettings) -> str | None:
+        """Which tablespace a new bucket has; None: one of the pool."""
         if wanted.tablespace is not None:
             check_tablespace_name(wanted.tablespace)
             return wanted.tablespace.lower()
+        if wanted.own_tablespace:
+            return tablespace_name(name, bucket_id)
         if isinstance(self._blobs.herd, AsyncHerd):
+            # A folder has one process, and so all its buckets one tablespace.
             return REGISTRY
-        return tablespace_name(name, bucket_id)
+        return None if wanted.leader is None else tablespace_name(name, bucket_id)
 
-    async def _is_to_drop(self, info: BucketInfo) -> bool:
+    async def drop_own(self, tablespace: str, name: str, bucket_id: int) -> None:
+        """Drop a tablespace that a bucket had for itself and has left; no other one.
+
+        Raises `MetadataUnavailable`.
+        """
+        try:
+            if await self._is_to_drop(tablespace, name, bucket_id):
+                session = await self._blobs.herd.session(REGISTRY)
+                try:
+                    await session.execute(f'DROP TABLESPACE IF EXISTS "{tablespace}"')
+                finally:
+                    await session.close()
+        except Error as error:
+            raise told(error) from error
+
+    async def _is_to_drop(self, tablespace: str, name: str, bucket_id: int) -> bool:
         """Whether nobody but a bucket that is forgotten had anything in its tablespace.
 
-        One that somebody named is somebody's. One that the store made is no other bucket's, but
-        somebody may have put tables there.
+        One that somebody named is somebody's, one of the pool is other buckets'. One that was made
+        for this bucket is no other's, but somebody may have put tables there.
         """
-        if info.settings.tablespace is not None or info.tablespace == REGISTRY:
+        if not is_own(tablespace, name, bucket_id):
             return False
         try:
-            session = await self._blobs.herd.session(info.tablespace)
+            session = await self._blobs.herd.session(tablespace)
         except ProgrammingError:
             # Another collector has dropped it.
             return False
@@ -270,8 +354,12 @@ class Registry:
     async def _open(self, info: BucketInfo, *, new: bool = False) -> None:
         """See that a bucket lives in its tablespace and takes objects; a new one holds none yet."""
         homes, count = _homes(info.bucket_id), _uncounted(info.bucket_id) if new else {}
+        place = moving_key(info.bucket_id)
 
         def decide(found: Found) -> Effect[bool]:
+            if not lives_here(found[place]):
+                # Others have finished it long ago, and moved it since.
+                raise MetadataUnavailable(f"bucket {info.name} has moved meanwhile: try again")
             if not new and found["homes", (info.bucket_id,)] is None:
                 raise NoSuchBucket(f"bucket {info.name} was deleted by somebody else")
             # Whoever else finishes it may have put objects, and counted them, by now.
@@ -281,23 +369,26 @@ class Registry:
             return True if all(found[key] for key in (*homes, *count)) else None
 
         own = await self._blobs.committer(info.tablespace, create=True)
-        await own.change(Change((*homes, *count), decide, confirm))
+        await own.change(Change((place, *homes, *count), decide, confirm))
 
     async def _set_state(self, info: BucketInfo, state: BucketState) -> None:
-        """Raises `NoSuchBucket`, `MetadataUnavailable`."""
+        """Raises `NoSuchBucket`, `MetadataUnavailable`, and `_OnItsWay` if it is to be closed."""
         key: RowKey = ("buckets", (info.name,))
+        move_key: RowKey = ("moves", (info.bucket_id,))
 
         def decide(found: Found) -> Effect[bool]:
             present = found[key]
             if present is None or present["bucket_id"] != info.bucket_id:
                 raise NoSuchBucket(f"bucket {info.name} was deleted by somebody else")
+            if state is BucketState.CLOSING:
+                _check_at_rest(found[move_key], present, info)
             return Effect({key: {**present, "state": int(state)}}, True)
 
         def confirm(found: Found) -> bool | None:
             present = found[key]
             return True if present is not None and present["state"] == state else None
 
-        await (await self._committer()).change(Change((key,), decide, confirm))
+        await (await self._committer()).change(Change((key, move_key), decide, confirm))
 
     async def _place(self, info: BucketInfo) -> None:
         """See that the node leads that is to lead the bucket's tablespace."""
@@ -365,20 +456,41 @@ async def shut_bucket(committer: Committer, bucket_id: int) -> None:
         await committer.change(Change(tuple(keys), decide, confirm))
 
 
-def _making(row: Row, homes: dict[RowKey, Row | None]) -> Change[Row]:
-    """Name a bucket; answers the row of the one that has the name then."""
+def _removing(keys: Sequence[RowKey]) -> Change[bool]:
+    gone: dict[RowKey, Row | None] = dict.fromkeys(keys)
+    return Change((), lambda _: Effect(gone, True), lambda _: True)
+
+
+def _check_at_rest(move: Row | None, present: Row, info: BucketInfo) -> None:
+    """Raise `_OnItsWay` unless a bucket is where it was said to be, and stays there."""
+    if is_copied(move) or present["tablespace"] != info.tablespace:
+        raise _OnItsWay(f"bucket {info.name} is being moved")
+
+
+def _making(
+    row: Row, homes: dict[RowKey, Row | None], chosen: Row | None = None, limits: PoolLimits = _ANY
+) -> Change[Row]:
+    """Name a bucket; answers the row of the one that has the name then.
+
+    With the row of the tablespace that was `chosen` for it, it is counted there. Raises `PoolFull`.
+    """
     key: RowKey = ("buckets", (row["name"],))
+    pool_key: RowKey = ("pool_tablespaces", (row["tablespace"],))
+    made = dict(row)
 
     def decide(found: Found) -> Effect[Row]:
         present = found[key]
-        return Effect({key: row, **homes}, row) if present is None else Effect({}, present)
+        if present is not None:
+            return Effect({}, present)
+        counted = {} if chosen is None else joined(found[pool_key], chosen, limits)
+        return Effect({key: made, **homes, **counted}, row)
 
     def confirm(found: Found) -> Row | None:
         present = found[key]
         mine = present is not None and present["bucket_id"] == row["bucket_id"]
         return row if mine else None
 
-    return Change((key,), decide, confirm)
+    return Change((key,) if chosen is None else (key, pool_key), decide, confirm)
 
 
 def _homes(bucket_id: int) -> dict[RowKey, Row | None]:

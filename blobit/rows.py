@@ -25,7 +25,7 @@ from typing import TYPE_CHECKING, Any, Final
 from blobit import errors
 from blobit.at_once import AtOnce, Batch, storing
 from blobit.errors import BlobError, CommitOutcomeUnknown, MetadataUnavailable, NoSuchBucket
-from blobit.tables import INDEXES, PRIMARY, TABLES, Row, RowKey
+from blobit.tables import INDEXES, LATER, PRIMARY, TABLES, Row, RowKey, lives_here
 from herd.changing import Change, Changer
 from herd.errors import AccessDenied, CommitUnknown, DiskFull, Error, NoSuchTable, ProgrammingError
 from herd.keys import successor
@@ -49,7 +49,7 @@ _SESSIONS_IDLE_MAX: Final = 8
 _ATTEMPTS_MAX: Final = 50
 _PAUSE_S: Final = 0.05
 _ENTRIES_AT_ONCE: Final = 250
-_LEDGERS_OF: Final = "SELECT * FROM ledgers WHERE bucket_id = ? ORDER BY ledger_id"
+_OF_BUCKET: Final = "SELECT * FROM {} WHERE bucket_id = ? ORDER BY ledger_id"
 _COUNTED: Final = """
     SELECT COUNT(*), CAST(COALESCE(SUM(length), 0) AS BIGINT) FROM objects WHERE bucket_id = ?
     UNION ALL
@@ -122,7 +122,31 @@ class Rows:
 
     async def get(self, table: str, key: Sequence[Any]) -> Row | None:
         """The row with a primary key, or None. Raises what is in `herd.errors`."""
+        if table in LATER and table not in self._tables:
+            return None
         return await self._tables[table].get(_plain(key))
+
+    async def object_of(self, bucket_id: int, name: str) -> tuple[Row | None, bool]:
+        """The row of an object, and whether its bucket lived here when it was read."""
+        table, moving = self._tables["objects"], self._tables.get("moving_buckets")
+        if moving is None:
+            return await table.get((bucket_id, name)), True
+        if isinstance(table, RemoteTable) and isinstance(moving, RemoteTable):
+            row, place = await table.get_also((bucket_id, name), moving, bucket_id)
+            return row, lives_here(place)
+        if isinstance(table, RemoteTable) or isinstance(moving, RemoteTable):
+            # Whoever ran them has ended meanwhile.
+            row = await table.get((bucket_id, name))
+            return row, lives_here(await moving.get(bucket_id))
+        await table.space.until_readable()
+        # Of one moment: nothing runs in between.
+        row = table.bound.get((bucket_id, name))
+        return row, lives_here(moving.bound.get(bucket_id))
+
+    async def has(self, bucket_id: int) -> bool:
+        """Whether a bucket lives here now, as far as it was ever moved."""
+        moving = self._tables.get("moving_buckets")
+        return moving is None or lives_here(await moving.get(bucket_id))
 
     async def page(
         self,
@@ -173,13 +197,20 @@ class Rows:
 
     async def ledgers(self, bucket_id: int) -> list[Row]:
         """The rows of `ledgers` of one bucket, by the index: however many others there are."""
-        table = self._tables["ledgers"]
+        return await self._of_bucket("ledgers", bucket_id)
+
+    async def dying(self, bucket_id: int) -> list[Row]:
+        """The rows of `dying` of one bucket, in the same way."""
+        return await self._of_bucket("dying", bucket_id)
+
+    async def _of_bucket(self, name: str, bucket_id: int) -> list[Row]:
+        table = self._tables[name]
         if isinstance(table, RemoteTable):
-            return await self._ledgers_elsewhere(bucket_id)
+            return await self._of_bucket_elsewhere(name, bucket_id)
         bound, space = table.bound, table.space
         index = bound.plan.index_over((bound.table.column("bucket_id").number,))
         if index is None:
-            rows = self.scan("ledgers")
+            rows = self.scan(name)
             return [row async for row in rows if row["bucket_id"] == bucket_id]
         found: list[Row] = []
         first, prefix = index.beginning([bucket_id]), bound.plan.prefix
@@ -216,10 +247,17 @@ class Rows:
         objects, size_bytes = zip(*result.rows, strict=True)
         return sum(map(int, objects)), sum(map(int, size_bytes))
 
-    async def _ledgers_elsewhere(self, bucket_id: int) -> list[Row]:
+    async def counted_together(self) -> tuple[int, int]:
+        """Objects and bytes of all buckets of the tablespace, by their counts."""
+        objects = size_bytes = 0
+        async for row in self.scan("counts"):
+            objects, size_bytes = objects + row["objects"], size_bytes + row["size_bytes"]
+        return objects, size_bytes
+
+    async def _of_bucket_elsewhere(self, table: str, bucket_id: int) -> list[Row]:
         session = await self.herd.session(self.tablespace)
         try:
-            result = await session.execute(_LEDGERS_OF, [bucket_id])
+            result = await session.execute(_OF_BUCKET.format(table), [bucket_id])
         finally:
             await self._end(session)
         names = [column.name for column in result.columns]
@@ -303,7 +341,7 @@ class Rows:
             if not older:
                 raise
             # Who may only read needs nothing but what was always there.
-            names = [name for name in TABLES if name != "counts"]
+            names = [name for name in TABLES if name not in LATER]
         self._tables = await self._found(names)
 
     async def _found(self, names: Iterable[str] = TABLES) -> dict[str, AsyncTable]:

@@ -65,4 +65,4 @@ def _sealing(scope: BucketScope, ledger_id: int, stored_bytes: int) -> Change[Ro
         row = found[key]
         return row if row is not None and row["state"] == LedgerState.SEALED else None
 
-    return Change((key,), decide, confirm)
+    return Change((key,), decide, confirm, buckets=(scope.bucket_id,))

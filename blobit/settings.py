@@ -76,7 +76,8 @@ class BucketSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
     What is None of `ensemble`, `write_quorum` and `ack_quorum` is the client's choice. With
     `ttl_ms` objects expire so long after they were put, unless a put says otherwise.
     `ledger_bytes_max` is where a ledger ends. `compression` is "" or "zstd". `tablespace` holds
-    the bucket's names, None: the store's choice; `leader` is the node that is to lead it.
+    the bucket's names, None: the store's choice, one of a pool that buckets share; with
+    `own_tablespace`, or a `leader`, which is the node that is to lead it, the bucket has one alone.
     Raises `SettingsInvalid` for what does not fit together.
     """
 
@@ -88,6 +89,7 @@ class BucketSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
     compression: str = ""
     tablespace: str | None = None
     leader: str | None = None
+    own_tablespace: bool = False
 
     def __post_init__(self) -> None:
         numbers = (self.ensemble, self.write_quorum, self.ack_quorum, self.ttl_ms)
@@ -96,6 +98,8 @@ class BucketSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
         _check_quorums(self.ensemble, self.write_quorum, self.ack_quorum)
         if self.ledger_bytes_max < limits.MIB:
             raise SettingsInvalid("ledgers of a bucket hold at least a mebibyte")
+        if self.own_tablespace and self.tablespace is not None:
+            raise SettingsInvalid("a tablespace of its own has no other name: leave out the name")
         if self.compression not in ("", "zstd"):
             raise SettingsInvalid(f"compression is '' or 'zstd', not {self.compression!r}")
 
@@ -109,3 +113,16 @@ def _check_quorums(ensemble: int | None, write: int | None, ack: int | None) -> 
         )
     if ensemble is not None and ensemble > limits.ENSEMBLE_SIZE_MAX:
         raise SettingsInvalid(f"an ensemble has at most {limits.ENSEMBLE_SIZE_MAX} bookies")
+
+
+def settings_with(
+    settings: BucketSettings | None, tablespace: str | None, *, own_tablespace: bool
+) -> BucketSettings:
+    """Settings, in a tablespace that was named, or in one of the bucket's own.
+
+    Raises `SettingsInvalid`.
+    """
+    given = settings if settings is not None else BucketSettings()
+    if tablespace is not None:
+        given = msgspec.structs.replace(given, tablespace=tablespace)
+    return msgspec.structs.replace(given, own_tablespace=True) if own_tablespace else given

@@ -18,6 +18,7 @@ from blobit.settings import BucketSettings
 from blobit.sync_bucket import Bucket
 from blobit.sync_calls import Calls, SyncSource, pieces_of
 from blobit.tables import BucketInfo
+from blobit.tablespace_pool import PoolLimits, PoolTablespace
 from engine.ports.system_loop import BackgroundLoop
 
 
@@ -32,10 +33,24 @@ class Blobs:
         self._run = self._calls.run
 
     def create_bucket(
-        self, name: str, settings: BucketSettings | None = None, *, exist_ok: bool = False
+        self,
+        name: str,
+        settings: BucketSettings | None = None,
+        *,
+        exist_ok: bool = False,
+        tablespace: str | None = None,
+        own_tablespace: bool = False,
     ) -> Bucket:
         """Make a bucket; see `AsyncBlobs.create_bucket`."""
-        made = self._run(lambda: self._blobs.create_bucket(name, settings, exist_ok=exist_ok))
+        made = self._run(
+            lambda: self._blobs.create_bucket(
+                name,
+                settings,
+                exist_ok=exist_ok,
+                tablespace=tablespace,
+                own_tablespace=own_tablespace,
+            )
+        )
         return Bucket(self._blobs, made, self._loop)
 
     def bucket(self, name: str) -> Bucket:
@@ -68,6 +83,32 @@ class Blobs:
     def delete_bucket(self, name: str, *, force: bool = False) -> None:
         """Delete a bucket; see `AsyncBlobs.delete_bucket`."""
         self._run(lambda: self._blobs.delete_bucket(name, force=force))
+
+    def pool_limits(self) -> PoolLimits:
+        """Up to where tablespaces of the pool take new buckets. Raises `MetadataUnavailable`."""
+        return self._run(self._blobs.pool_limits)
+
+    def set_pool_limits(
+        self,
+        *,
+        buckets: int | None = None,
+        objects: int | None = None,
+        size_bytes: int | None = None,
+    ) -> PoolLimits:
+        """Say up to where they do; see `AsyncBlobs.set_pool_limits`."""
+        return self._run(
+            lambda: self._blobs.set_pool_limits(
+                buckets=buckets, objects=objects, size_bytes=size_bytes
+            )
+        )
+
+    def move_bucket(self, name: str, tablespace: str | None = None) -> BucketInfo:
+        """Move a bucket to a tablespace of the pool; see `AsyncBlobs.move_bucket`."""
+        return self._run(lambda: self._blobs.move_bucket(name, tablespace))
+
+    def pool_tablespaces(self) -> list[PoolTablespace]:
+        """The tablespaces that buckets of a cluster share. Raises `MetadataUnavailable`."""
+        return self._run(self._blobs.pool_tablespaces)
 
     def collect(self, bucket: str | None = None, *, dry_run: bool = False) -> GarbageReport:
         """Give back what nobody needs any more; see `AsyncBlobs.collect`."""

@@ -1,7 +1,8 @@
 """What the store keeps in tablespaces: its tables, and what their rows mean.
 
-The registry names the buckets. Every tablespace that holds buckets has all tables, so that nothing
-differs between a tablespace of many buckets and one of a single bucket.
+The registry names the buckets, and the tablespaces that they share. Every tablespace that holds
+buckets has all tables, so that nothing differs between one of many buckets and one of a single
+bucket.
 
 Invariants:
 - What holds a range of a ledger is a row of `refs`. A ledger's row goes only when no row of `refs`
@@ -10,6 +11,9 @@ Invariants:
 - `open_buckets` has a row for each bucket that takes objects; it goes only when there is no object.
 - What the rows of `counts` of a bucket say together is what its rows of `objects` are.
 - A bucket's id is never given to another bucket.
+- `buckets` of a row of `pool_tablespaces` is how many rows of `buckets` and `deleted_buckets` name
+  that tablespace; what it says of objects and bytes was so when it was measured.
+- What is read of a bucket counts unless `moving_buckets` says that it does not live there.
 """
 
 import enum
@@ -18,6 +22,7 @@ from typing import Any, Final
 
 import msgspec
 
+from blobit.naming import is_of_pool, tablespace_name
 from blobit.object_id import ObjectId
 from blobit.settings import BucketSettings
 
@@ -100,11 +105,26 @@ TABLES: Final[dict[str, str]] = {
         size_bytes BIGINT NOT NULL, objects_max BIGINT, bytes_max BIGINT,
         PRIMARY KEY (bucket_id, number),
         CONSTRAINT counts_home FOREIGN KEY (bucket_id) REFERENCES homes (bucket_id))""",
+    "pool_tablespaces": """CREATE TABLE IF NOT EXISTS pool_tablespaces (
+        tablespace VARCHAR PRIMARY KEY, number BIGINT NOT NULL, buckets BIGINT NOT NULL,
+        objects BIGINT NOT NULL, size_bytes BIGINT NOT NULL, measured_ms BIGINT NOT NULL)""",
+    "pool_limits": """CREATE TABLE IF NOT EXISTS pool_limits (
+        name VARCHAR PRIMARY KEY, most BIGINT NOT NULL)""",
+    "moves": """CREATE TABLE IF NOT EXISTS moves (
+        bucket_id BIGINT PRIMARY KEY, name VARCHAR NOT NULL, source VARCHAR NOT NULL,
+        target VARCHAR NOT NULL, phase INT NOT NULL, claim BIGINT NOT NULL, beat BIGINT NOT NULL,
+        former VARCHAR NOT NULL)""",
+    "moving_buckets": """CREATE TABLE IF NOT EXISTS moving_buckets (
+        bucket_id BIGINT PRIMARY KEY, claim BIGINT NOT NULL, lives_here INT NOT NULL)""",
 }
 """How each table is made; parents come before their children."""
 
+LATER: Final = frozenset({"counts", "pool_tablespaces", "pool_limits", "moves", "moving_buckets"})
+"""Tables that older versions did not make: who may only read does without them."""
+
 INDEXES: Final[dict[str, str]] = {
-    "ledgers": "CREATE INDEX IF NOT EXISTS ledgers_by_bucket ON ledgers (bucket_id)"
+    "ledgers": "CREATE INDEX IF NOT EXISTS ledgers_by_bucket ON ledgers (bucket_id)",
+    "dying": "CREATE INDEX IF NOT EXISTS dying_by_bucket ON dying (bucket_id)",
 }
 """By table; made right after it, so that whoever finds all tables finds them, too."""
 
@@ -128,6 +148,10 @@ PRIMARY: Final[dict[str, tuple[str, ...]]] = {
     "uploads": ("bucket_id", "upload_id"),
     "upload_parts": ("upload_id", "number"),
     "counts": ("bucket_id", "number"),
+    "pool_tablespaces": ("tablespace",),
+    "pool_limits": ("name",),
+    "moves": ("bucket_id",),
+    "moving_buckets": ("bucket_id",),
 }
 """The columns of each table's primary key."""
 
@@ -273,13 +297,46 @@ def upload_owner(upload_id: str) -> str:
 
 def bucket_info(row: Mapping[str, Any]) -> BucketInfo:
     """What a row of `buckets` says. Raises `msgspec.ValidationError` for settings unknown here."""
+    name, bucket_id, tablespace = row["name"], row["bucket_id"], row["tablespace"]
     settings = msgspec.json.decode(row["settings"], type=BucketSettings)
-    return BucketInfo(row["name"], row["bucket_id"], row["tablespace"], settings, row["created_ms"])
+    if settings.tablespace is not None and is_of_pool(settings.tablespace):
+        settings = msgspec.structs.replace(settings, tablespace=None)
+    elif settings.tablespace is None and is_own(tablespace, name, bucket_id):
+        settings = msgspec.structs.replace(settings, own_tablespace=True)
+    return BucketInfo(name, bucket_id, tablespace, settings, row["created_ms"])
+
+
+def packed_settings(settings: BucketSettings, tablespace: str) -> bytes:
+    """Settings of a bucket in a tablespace, as its row keeps them.
+
+    One of the pool is written down as if somebody had named it, for versions that know of no pool
+    drop every other tablespace with its bucket. That a tablespace is a bucket's own its name tells.
+    """
+    kept = msgspec.structs.asdict(settings)
+    del kept["own_tablespace"]
+    if is_of_pool(tablespace):
+        kept["tablespace"] = tablespace
+    return msgspec.json.encode(kept)
+
+
+def is_own(tablespace: str, bucket: str, bucket_id: int) -> bool:
+    """Whether a tablespace was made for this bucket alone."""
+    return tablespace == tablespace_name(bucket, bucket_id)
 
 
 def unpacked_metadata(packed: bytes) -> dict[str, str]:
     """What `naming.packed_metadata` packed."""
     return msgspec.msgpack.decode(packed, type=dict[str, str]) if packed else {}
+
+
+def moving_key(bucket_id: int) -> RowKey:
+    """The key of the row that says whether a bucket lives in a tablespace."""
+    return "moving_buckets", (bucket_id,)
+
+
+def lives_here(moving: Mapping[str, Any] | None) -> bool:
+    """Whether it does, by that row: most buckets were never moved, and have none."""
+    return moving is None or bool(moving["lives_here"])
 
 
 def key_of(table: str, row: Mapping[str, Any]) -> RowKey:

@@ -54,7 +54,10 @@ async def delete_unnamed(core: BucketCore, object_id: ObjectId | str) -> bool:
     def confirm(found: Found) -> bool | None:
         return True if all(found[key] is None for key in keys) else None
 
-    return bool(keys) and await core.commit(Change(keys, decide, confirm), Known())
+    if not keys:
+        return False
+    change = Change(keys, decide, confirm, buckets=(core.bucket_id,))
+    return await core.commit(change, Known())
 
 
 def _owner(object_id: ObjectId) -> str:

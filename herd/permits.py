@@ -27,10 +27,11 @@ if TYPE_CHECKING:
 
 OF_BUCKETS: Final = (
     *("buckets", "counts", "deleted_buckets", "dying", "expiries", "homes", "ledgers", "objects"),
-    *("open_buckets", "refs", "upload_parts", "uploads"),
+    *("moves", "moving_buckets", "open_buckets", "pool_limits", "pool_tablespaces", "refs"),
+    *("upload_parts", "uploads"),
 )
 """The tables of a tablespace where buckets live, by these names."""
-_LATER: Final = frozenset({"counts"})
+_LATER: Final = frozenset({"counts", "moves", "moving_buckets", "pool_limits", "pool_tablespaces"})
 """Those that are not there where nobody has written since they were thought of."""
 _READS: Final = frozenset(
     (

@@ -4,6 +4,8 @@ Invariants:
 - Everything that a process needs to read is in the snapshot; it travels to others as it is.
 - The checkpoint is pinned, so names and bytes stay for whoever reads it.
 - What had expired when the checkpoint was taken is not there, in all reads alike.
+- A bucket that was on its way when the checkpoint was taken is not read there: some of its rows may
+  have been missing.
 """
 
 from collections.abc import Iterator
@@ -11,9 +13,9 @@ from typing import Final
 
 import msgspec
 
-from blobit.errors import BlobNotFound, BlobUnreadable
+from blobit.errors import BlobNotFound, BlobUnreadable, MetadataUnavailable, NoSuchBucket
 from blobit.snapshot.filters import where_conditions
-from blobit.snapshot.finding import find_bucket
+from blobit.snapshot.finding import find_bucket, lived_there
 from blobit.snapshot.wanted import Wanted
 from blobit.tables import BucketInfo
 from engine.application import Application
@@ -25,6 +27,7 @@ from herd.snapshot.snapshot import Snapshot
 from herd.snapshot.wanted import Wanted as WantedTable
 
 _OBJECTS: Final = "objects"
+_ATTEMPTS_MAX: Final = 20
 COLUMNS: Final = (
     *("bucket_id", "name", "object_id", "length", "etag", "metadata"),
     *("created_ms", "expires_ms"),
@@ -71,13 +74,21 @@ def take_snapshot(place: Place, application: Application, wanted: Wanted) -> Buc
 
     Raises `NoSuchBucket`, `MetadataUnavailable`, and what `open_snapshot` raises.
     """
-    info = find_bucket(place, wanted.bucket)
-    table = WantedTable(
-        _OBJECTS, info.tablespace, fresh=wanted.fresh, number=wanted.number, columns=COLUMNS
-    )
-    names = open_snapshot(place, application, table)
-    conditions = tuple(_conditions(info, names.table, wanted))
-    return BucketSnapshot(info.name, info.bucket_id, names, conditions)
+    for _ in range(_ATTEMPTS_MAX):
+        info, was_moved = find_bucket(place, wanted.bucket)
+        table = WantedTable(
+            _OBJECTS, info.tablespace, fresh=wanted.fresh, number=wanted.number, columns=COLUMNS
+        )
+        names = open_snapshot(place, application, table)
+        if lived_there(names, info.bucket_id, was_moved=was_moved):
+            conditions = tuple(_conditions(info, names.table, wanted))
+            return BucketSnapshot(info.name, info.bucket_id, names, conditions)
+        if not wanted.fresh:
+            raise NoSuchBucket(
+                f"bucket {info.name} did not live in tablespace {info.tablespace} at checkpoint "
+                f"{names.record.number}: it was moved there later; load a newer one"
+            )
+    raise MetadataUnavailable(f"bucket {wanted.bucket} is moved all the time: load again")
 
 
 def _conditions(info: BucketInfo, names: Table, wanted: Wanted) -> Iterator[Condition]:

@@ -11,7 +11,7 @@ from typing import Final
 
 from blobit.blobs import AsyncBlobs
 from blobit.errors import AccessDenied, BlobError, MetadataUnavailable, NoSuchBucket
-from blobit.tables import REGISTRY, BucketInfo, BucketState, Row, bucket_info
+from blobit.tables import REGISTRY, BucketInfo, BucketState, Row, bucket_info, lives_here
 from engine.place import Place, held_client
 from herd.checkpoint.record import CheckpointList
 from herd.errors import OperationalError
@@ -22,21 +22,23 @@ from herd.snapshot.snapshot import Snapshot, read_manifest
 from herd.translating import translating
 
 _BUCKETS: Final = "buckets"
+_MOVING: Final = "moving_buckets"
 _NAMED_MAX: Final = 20
 
 
-def find_bucket(place: Place, bucket: str) -> BucketInfo:
-    """A bucket by its name. Blocks.
+def find_bucket(place: Place, bucket: str) -> tuple[BucketInfo, bool]:
+    """A bucket by its name, and whether it was ever moved, as far as that is known. Blocks.
 
     Raises `InvalidName`, `NoSuchBucket`, `MetadataUnavailable`, `herd.errors.OperationalError`.
     """
     try:
         held = held_herd(place)
 
-        async def find() -> BucketInfo:
+        async def find() -> tuple[BucketInfo, bool]:
             async with AsyncBlobs(held.ledgers, herd=held.herd) as blobs:
                 try:
-                    return (await blobs.bucket(bucket)).core.info
+                    info = (await blobs.bucket(bucket)).core.info
+                    return info, await blobs.moves.find(info.bucket_id) is not None
                 except NoSuchBucket:
                     names = [info.name for info in await blobs.buckets()]
                     raise _missing(bucket, names) from None
@@ -47,7 +49,32 @@ def find_bucket(place: Place, bucket: str) -> BucketInfo:
         found = _find_at_rest(place, bucket, error) if isinstance(cause, OperationalError) else None
         if found is None:
             raise
-        return found
+        return found, False
+
+
+def lived_there(names: Snapshot, bucket_id: int, *, was_moved: bool) -> bool:
+    """Whether a bucket lived in a tablespace at the checkpoint of its names. Blocks.
+
+    One that `was_moved` there has a row in `moving_buckets` since it began to come.
+    """
+    place, tablespace, record = names.place, names.tablespace, names.record
+    tables = read_manifest(place, tablespace, record).tables
+    table = next((one for one in tables if one.name == _MOVING), None)
+    if table is None:
+        return not was_moved
+    own = condition_on(table.column("bucket_id"), Operator.EQUAL, (bucket_id,))
+    assert own is not None, "a bucket's id is a number"
+    rows = _rows(Snapshot(place, tablespace, record, "", table, table.visible, (own,)))
+    return lives_here(rows[0]) if rows else not was_moved
+
+
+def _rows(snapshot: Snapshot) -> list[Row]:
+    return [
+        row
+        for part in plan(snapshot)
+        for batch in read_part(snapshot, part)
+        for row in batch.to_pylist()
+    ]
 
 
 def _missing(bucket: str, names: Sequence[str]) -> NoSuchBucket:
@@ -72,12 +99,7 @@ def _find_at_rest(place: Place, bucket: str, late: Exception) -> BucketInfo | No
     named = condition_on(table.column("name"), Operator.EQUAL, (bucket,))
     assert named is not None, "a name is a text"
     snapshot = Snapshot(place, REGISTRY, record, "", table, table.visible, (named,))
-    rows: list[Row] = [
-        row
-        for part in plan(snapshot)
-        for batch in read_part(snapshot, part)
-        for row in batch.to_pylist()
-    ]
+    rows = _rows(snapshot)
     if not rows or rows[0]["state"] == BucketState.BEING_MADE:
         return None
     age_s = (held.client.clock.wall_ms() - record.taken_ms) // 1000

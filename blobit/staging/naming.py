@@ -27,7 +27,7 @@ from blobit.committing import Change, Effect, Found, LedgerGone
 from blobit.errors import BlobError, BlobNotStored
 from blobit.expiry import abort_upload
 from blobit.object_id import ObjectId
-from blobit.rows import told
+from blobit.rows import Rows, told
 from blobit.staging.storing import Staged, Stored
 from blobit.tables import ObjectInfo, Row, RowKey, upload_row
 from engine.limits import MIB
@@ -52,10 +52,8 @@ def keyed_job(bucket: str, key: str) -> Job:
 
 async def is_done(core: BucketCore, job: Job) -> bool:
     """Whether a job with a key has ended well. Raises `MetadataUnavailable`."""
-    try:
-        return await core.rows.get(*_done_key(core, job)) is not None
-    except Error as error:
-        raise told(error) from error
+    key = _done_key(core, job)
+    return await core.read(lambda rows: rows.get(*key)) is not None
 
 
 async def name_all(core: BucketCore, job: Job, staged: Sequence[Staged], *, keyed: bool) -> None:
@@ -84,10 +82,12 @@ async def name_all(core: BucketCore, job: Job, staged: Sequence[Staged], *, keye
 async def drop(core: BucketCore, job: Job) -> None:
     """Let go of all that tasks of a job have stored, but for what has names."""
     first = (core.bucket_id, f"{job.name}.")
+
+    async def look(rows: Rows) -> list[str]:
+        return [row["upload_id"] async for row in rows.scan("uploads", prefix=first)]
+
     try:
-        rows = core.rows.scan("uploads", prefix=first)
-        uploads = [row["upload_id"] async for row in rows]
-        for upload_id in uploads:
+        for upload_id in await core.read(look):
             await abort_upload(core, upload_id)
     except Error as error:
         raise told(error) from error

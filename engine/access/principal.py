@@ -9,6 +9,8 @@ Invariants:
   payloads of all tenants' tasks. Administrators have it, and whom a grant gives it by name.
 - No grant lets anybody write rows that say what buckets hold: nodes do it for whom a grant of a
   bucket lets.
+- A tablespace that many buckets share is read by whom a grant gives `blobs` by name, as the names
+  of all buckets are: a grant that names the tablespace itself, or all, does not reach it.
 - A principal never changes; whoever keeps one asks from time to time whether it still holds.
 """
 
@@ -31,6 +33,8 @@ _APART: Final = frozenset(
 """What `ALL` does not reach."""
 NAMES: Final = "blobs"
 """The tablespace that holds the names of buckets; those of one bucket begin with it and `_`."""
+SHARED_NAMES: Final = "blobs__pool_"
+"""How the names of tablespaces begin that many buckets share; no bucket's own begins so."""
 _STEPS: Final = {right: step for step, right in enumerate(RIGHTS)}
 
 
@@ -81,6 +85,8 @@ class Principal:
             return True
         if right != "read" and kind == "tablespace" and _holds_names(name):
             return False
+        if kind == "tablespace" and name.lower().startswith(SHARED_NAMES):
+            name = NAMES
         return any(grant.covers(kind, name, right) for grant in self.grants)
 
     def check(self, kind: Kind, name: str, right: Right) -> None:

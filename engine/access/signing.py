@@ -7,7 +7,7 @@ Invariants:
 
 from typing import Final
 
-from engine.access.principal import ALL, Kind, Principal
+from engine.access.principal import ALL, NAMES, Kind, Principal
 from engine.access.tokens import READ, TOKEN_CHARACTERS_MAX, Claims, Keys, sign
 from engine.errors import InvalidRequest
 from engine.ports.clock import Clock
@@ -32,7 +32,7 @@ class ReadSigner:
         if not 0 <= lifetime_ms <= LIFETIME_MS_MAX:
             raise InvalidRequest(f"a read token lives for at most {LIFETIME_MS_MAX} ms")
         if principal.admin:
-            grants = tuple((kind, ALL) for kind in _KINDS)
+            grants = *((kind, ALL) for kind in _KINDS), (_KINDS[0], NAMES)
         else:
             grants = tuple(
                 (kind, name) for kind in _KINDS for name in sorted(principal.named(kind, "read"))

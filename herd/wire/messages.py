@@ -20,7 +20,7 @@ from herd.types import ColumnType
 from herd.wire.values import unpack_extension
 
 FORMAT_MAJOR: Final = 1
-FORMAT_MINOR: Final = 4
+FORMAT_MINOR: Final = 5
 
 # How a statement is to run: bits of `mode`.
 AUTOCOMMIT: Final = 1
@@ -164,7 +164,8 @@ class Get(_Message, frozen=True, array_like=True, tag=21):
     """Rows by their keys; answered by `Told` with a row or nil for each.
 
     `plain`: rows as arrays, in the order of the columns. `session`: within its transaction, which
-    `locks` them, also keys that have no row.
+    `locks` them, also keys that have no row. `also`: another table and a key of it, whose row comes
+    last, of the same moment or a later one; not within a transaction. Older servers leave it out.
     """
 
     tablespace: str
@@ -173,6 +174,7 @@ class Get(_Message, frozen=True, array_like=True, tag=21):
     plain: bool = False
     session: int = 0
     locks: bool = False
+    also: tuple[str, Any] | None = None
 
 
 class Put(_Message, frozen=True, array_like=True, tag=22):

@@ -54,6 +54,17 @@ class RemoteTable(AsyncTable):
         row: RowDict | None = rows[0]
         return row
 
+    async def get_also(
+        self, key: Key, other: "RemoteTable", other_key: Key
+    ) -> tuple[RowDict | None, RowDict | None]:
+        """The row with a primary key, and one of another table as it was then or later."""
+        also = other.name, packed(other_key)
+        call = messages.Get(self.tablespace, self.name, [packed(key)], also=also)
+        answer = await self._calling.ask(self.tablespace, call, again=True)
+        rows: list[Any] = expect(answer, Told).value
+        # A server of an older version has read the one alone.
+        return rows[0], rows[1] if len(rows) > 1 else await other.get(other_key)
+
     async def get_row(self, key: Key) -> tuple[Any, ...] | None:
         """The row with a primary key as a tuple, in the order of the columns, or None."""
         row = (await self._get([key], None, plain=True))[0]

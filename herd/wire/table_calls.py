@@ -39,8 +39,13 @@ def get_now(service: HerdService, call: messages.Get) -> Answer | None:
     table = service.known_table(call.table, call.tablespace)
     if table is None or call.locks or len(call.keys) > 16:
         return None
+    also = None
+    if call.also is not None:
+        also = service.known_table(call.also[0], call.tablespace)
+        if also is None:
+            return None
     try:
-        return _rows(table, call)
+        return _rows(table, call, also)
     except LeaderUnavailable:
         return None
     except Exception:
@@ -60,7 +65,10 @@ async def answer(
     if type(call) in _CHANGES or getattr(call, "locks", False):
         check_tables(principal, (call.table,), table.space.catalog)
     if type(call) is messages.Get:
-        return await _get(table, call, transaction)
+        also = None
+        if call.also is not None and transaction is None:
+            also = await service.table(call.also[0], call.tablespace)
+        return await _get(table, call, transaction, also)
     if type(call) is messages.Put:
         return Told(await _put(table, call, transaction))
     if type(call) is messages.Update:
@@ -76,17 +84,22 @@ def _key(given: Any) -> Any:
     return tuple(given) if isinstance(given, list) else given
 
 
-def _rows(table: "AsyncTable", call: messages.Get) -> Told:
+def _rows(table: "AsyncTable", call: messages.Get, also: "AsyncTable | None" = None) -> Told:
     bound = table.bound
     if call.plain:
         found = [bound.get_row(_key(key)) for key in call.keys]
         return Told([None if row is None else packed_row(row) for row in found])
     rows = [bound.get(_key(key)) for key in call.keys]
+    if also is not None and call.also is not None:
+        rows.append(also.bound.get(_key(call.also[1])))
     return Told([None if row is None else packed_map(row) for row in rows])
 
 
 async def _get(
-    table: "AsyncTable", call: messages.Get, transaction: "Transaction | None"
+    table: "AsyncTable",
+    call: messages.Get,
+    transaction: "Transaction | None",
+    also: "AsyncTable | None" = None,
 ) -> Answer:
     if len(call.keys) > KEYS_MAX:
         raise InterfaceError(f"at most {KEYS_MAX} keys are looked up at once")
@@ -94,7 +107,7 @@ async def _get(
         if call.locks:
             raise InterfaceError("only a transaction locks rows", hint="begin one")
         await table.space.until_readable()
-        return _rows(table, call)
+        return _rows(table, call, also)
     keys = [_key(key) for key in call.keys]
     if call.locks:
         rows = await table.lock_many(keys, transaction=transaction)

@@ -16,6 +16,7 @@ import typer
 from engine.ports.workers import Workers
 from herdbook.blob_store import Address
 from herdbook.cli.blob_objects import cat, concat, cp, mv, rm
+from herdbook.cli.blob_pool import move, pool
 from herdbook.cli.blob_quota import list_use, quota
 from herdbook.cli.blob_store import (
     bucket_named,
@@ -51,6 +52,8 @@ app.command("mv")(mv)
 app.command("concat")(concat)
 app.command("buckets")(list_use)
 app.command("quota")(quota)
+app.command("pool")(pool)
+app.command("move")(move)
 
 Buckets = Annotated[list[str], typer.Argument(help="The buckets' names.", metavar="BUCKET")]
 TtlMs = Annotated[
@@ -58,6 +61,15 @@ TtlMs = Annotated[
 ]
 LedgerBytes = Annotated[int | None, typer.Option(help="A ledger ends at so many bytes.", min=1)]
 Quorum = Annotated[int | None, typer.Option(min=1, help="Default: the store's.")]
+Tablespace = Annotated[
+    str | None, typer.Option(help="Where the names are kept. Default: the store's choice.")
+]
+OwnTablespace = Annotated[
+    bool, typer.Option("--own-tablespace", help="Names share no tablespace with other buckets.")
+]
+Leader = Annotated[
+    str | None, typer.Option(help="The node that is to lead a tablespace of its own.")
+]
 
 
 @app.command("mb")
@@ -70,10 +82,9 @@ def make_buckets(
     ttl_ms: TtlMs = None,
     ledger_bytes_max: LedgerBytes = None,
     compression: Annotated[str, typer.Option(help='"zstd", or nothing.')] = "",
-    tablespace: Annotated[
-        str | None, typer.Option(help="Where the names are kept. Default: the store's choice.")
-    ] = None,
-    leader: Annotated[str | None, typer.Option(help="The node that is to lead it.")] = None,
+    tablespace: Tablespace = None,
+    own_tablespace: OwnTablespace = False,
+    leader: Leader = None,
     exist_ok: Annotated[
         bool, typer.Option("--exist-ok", help="A bucket that is there is as good as a new one.")
     ] = False,
@@ -92,6 +103,7 @@ def make_buckets(
         "ttl_ms": ttl_ms,
         "compression": compression,
         "tablespace": tablespace,
+        "own_tablespace": own_tablespace,
         "leader": leader,
     }
     if ledger_bytes_max is not None:

@@ -116,6 +116,14 @@ EXAMPLES: Final[dict[str, tuple[str, ...]]] = {
     "blob stat": ("herdbook blob stat photos", "herdbook blob stat photos/elsa.jpg --locations"),
     "blob du": ("herdbook blob du", "herdbook blob du photos/2024/"),
     "blob buckets": ("herdbook blob buckets", "herdbook blob buckets --json"),
+    "blob move": (
+        "herdbook blob move photos",
+        "herdbook blob move photos --to blobs__pool_2",
+    ),
+    "blob pool": (
+        "herdbook blob pool",
+        "herdbook blob pool --buckets 500 --objects 5000000",
+    ),
     "blob quota": (
         "herdbook blob quota photos",
         "herdbook blob quota photos --bytes 10GiB --objects 1000000",

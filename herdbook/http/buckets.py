@@ -44,6 +44,7 @@ class BucketShape(msgspec.Struct, forbid_unknown_fields=True):
     ack_quorum: _Count = None
     ttl_ms: _Count = None
     compression: str = ""
+    own_tablespace: bool = False
 
 
 class DropQuery(msgspec.Struct):
@@ -118,6 +119,7 @@ async def create_bucket(house: House, ask: Ask) -> Told:
         ack_quorum=told.ack_quorum,
         ttl_ms=told.ttl_ms,
         compression=told.compression,
+        own_tablespace=told.own_tablespace,
     )
     made = await house.blobs.create_bucket(told.name, settings)
     return Told(_bucket_facts(made.core.info), 201)

@@ -6,9 +6,10 @@ import signal
 import subprocess
 import sys
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 import fsspec
 import pytest
@@ -80,7 +81,14 @@ def test_a_folder_goes_into_a_cluster_and_comes_back(url: str, tmp_path: Path) -
     for file in (path for path in source.rglob("*") if path.is_file()):
         assert (tmp_path / "back" / file.relative_to(source)).read_bytes() == file.read_bytes()
     (facts,) = map(json.loads, said(url, "stat", "cows", "--json").splitlines())
-    assert facts["tablespace"].startswith("blobs_cows") and facts["ensemble"] == 3
+    assert facts["tablespace"] == "blobs__pool_1" and facts["ensemble"] == 3
+    told = json.loads(said(url, "pool", "--buckets", "500", "--json"))
+    assert told["limits"]["buckets"] == 500
+    assert [each["tablespace"] for each in told["tablespaces"]] == ["blobs__pool_1"]
+    assert "at most 500 buckets; new ones up to 10,000,000 objects" in said(url, "pool")
+    assert said(url, "move", "cows") == "bucket cows is in blobs__pool_2\n"
+    back = said(url, "move", "cows", "--to", "blobs__pool_1", "--json")
+    assert json.loads(back) == {"bucket": "cows", "tablespace": "blobs__pool_1"}
     located = json.loads(said(url, "stat", "cows/all/big", "--locations", "--json"))
     assert all(len(each["bookies"]) == 3 for each in located["locations"])
     said(url, "mv", "-r", "cows/all", "cows/moved")
@@ -92,6 +100,35 @@ def test_a_folder_goes_into_a_cluster_and_comes_back(url: str, tmp_path: Path) -
         assert read.read() == b"name\nelsa\n"
     assert said(url, "rm", "-r", "cows/moved") == "cows/moved: 31 objects are deleted\n"
     assert said(url, "rb", "--force", "cows") == "bucket cows is deleted\n"
+
+
+_READ: Final = """
+import sys, herdbook
+with herdbook.connect(sys.argv[1]) as cluster:
+    for number in range(int(sys.argv[2])):
+        print(cluster.blobs.bucket(f"bucket-{number:03}").get("cow").decode())
+"""
+
+
+def test_two_hundred_buckets_share_one_tablespace_and_another_process_reads_each(
+    url: str,
+) -> None:
+    numbers = range(200)
+    with herdbook.connect(url) as cluster, ThreadPoolExecutor(8) as threads:
+
+        def make(number: int) -> None:
+            cluster.blobs.create_bucket(f"bucket-{number:03}").put("cow", b"%d" % number)
+
+        list(threads.map(make, numbers))
+        made = {info.name: info.tablespace for info in cluster.blobs.buckets()}
+        assert {made[f"bucket-{number:03}"] for number in numbers} == {"blobs__pool_1"}
+    read = subprocess.run(
+        [sys.executable, "-c", _READ, url, str(len(numbers))],
+        capture_output=True,
+        check=True,
+        timeout=START_TIMEOUT_S * 4,
+    )
+    assert read.stdout.split() == [b"%d" % number for number in numbers]
 
 
 @task(name="cluster.turn")

@@ -104,6 +104,18 @@ ACCESS_MUTANTS: Final = (
         ),
     ),
     Mutant(
+        "what-buckets-share-is-granted-like-others",
+        "a tablespace that buckets share is read by whom the names of all buckets are granted",
+        _PRINCIPAL,
+        'if kind == "tablespace" and name.lower().startswith(SHARED_NAMES):',
+        "if False:",
+        by_test(
+            _PRINCIPAL_TESTS,
+            "test_what_many_buckets_share_is_read_by_whom_the_names_of_all_buckets_are_granted"
+            "[blobs__pool_1]",
+        ),
+    ),
+    Mutant(
         "tables-of-buckets-are-like-others",
         "tables that say what buckets hold are changed by administrators of the store alone",
         "herd/permits.py",

@@ -11,6 +11,7 @@ _BUCKETS: Final = "blobit/contract/test_buckets.py::TestEmbedded"
 _LISTING: Final = "blobit/contract/test_listing.py::TestEmbedded"
 _OWNERSHIP: Final = "blobit/test_ownership.py"
 _QUOTAS: Final = "blobit/contract/test_quotas.py::TestEmbedded"
+_POOL: Final = "blobit/test_tablespace_pool.py"
 _LOST: Final = "blobit/contract/test_lost_answers.py"
 
 BLOB_NAME_MUTANTS: Final = (
@@ -77,7 +78,7 @@ BLOB_NAME_MUTANTS: Final = (
         "an-unknown-outcome-is-taken-for-a-failure",
         "what carries the change's own mark has happened",
         "blobit/committing.py",
-        "            shown = pending.change.confirm(found) if found else None\n",
+        "            shown = pending.change.confirm(found) if known else None\n",
         "            shown = None\n",
         by_test(_COMMITTING, "test_a_commit_of_unknown_outcome_is_found_out_by_its_own_mark"),
     ),
@@ -101,9 +102,39 @@ BLOB_NAME_MUTANTS: Final = (
         "a-tablespace-that-somebody-named-is-dropped",
         "a tablespace that the store did not make itself is never dropped",
         "blobit/registry.py",
-        "        if info.settings.tablespace is not None or info.tablespace == REGISTRY:\n",
-        "        if info.tablespace == REGISTRY:\n",
+        "        if not is_own(tablespace, name, bucket_id):\n",
+        "        if tablespace == REGISTRY:\n",
         by_test(_BUCKETS, "test_a_tablespace_that_somebody_named_is_never_dropped"),
+    ),
+    Mutant(
+        "a-tablespace-takes-more-buckets-than-it-may",
+        "a bucket is refused by a tablespace that others have filled meanwhile",
+        "blobit/tablespace_pool.py",
+        '    if row["buckets"] >= limits.buckets:\n        raise PoolFull(',
+        '    if row["buckets"] > 10 * limits.buckets:\n        raise PoolFull(',
+        by_test(
+            _POOL,
+            "test_whoever_creates_at_once_no_tablespace_has_more_buckets_than_it_may",
+        ),
+    ),
+    Mutant(
+        "a-forgotten-bucket-is-counted-on",
+        "a bucket is counted until it is forgotten",
+        "blobit/registry.py",
+        ", move_key: None, **left(found.get(pool_key))}, True)\n",
+        ", move_key: None}, True)\n",
+        by_test(
+            _POOL,
+            "test_the_pool_grows_when_a_tablespace_has_its_buckets_and_fills_up_what_was_left",
+        ),
+    ),
+    Mutant(
+        "older-versions-drop-what-buckets-share",
+        "a tablespace of the pool is written down as a named one",
+        "blobit/tables.py",
+        '        kept["tablespace"] = tablespace\n',
+        "        pass\n",
+        by_test(_POOL, "test_a_version_that_knows_of_no_pool_takes_its_tablespaces_for_named_ones"),
     ),
     Mutant(
         "a-slow-stream-is-held-by-nothing",

@@ -5,6 +5,7 @@ from typing import Final
 from tests.mutants.access import ACCESS_MUTANTS
 from tests.mutants.archive import ARCHIVE_MUTANTS
 from tests.mutants.blob_garbage import BLOB_GARBAGE_MUTANTS
+from tests.mutants.blob_moving import BLOB_MOVING_MUTANTS
 from tests.mutants.blob_names import BLOB_NAME_MUTANTS
 from tests.mutants.blob_ways import BLOB_WAY_MUTANTS
 from tests.mutants.bookie import APPEND_MUTANTS, FENCE_MUTANTS, READ_MUTANTS
@@ -97,6 +98,7 @@ MUTANTS: Final[tuple[Mutant, ...]] = (
     *BLOB_GARBAGE_MUTANTS,
     *OPERATIONS_MUTANTS,
     *ARCHIVE_MUTANTS,
+    *BLOB_MOVING_MUTANTS,
     *BLOB_NAME_MUTANTS,
     *BLOB_WAY_MUTANTS,
     *BROKER_MACHINE_MUTANTS,

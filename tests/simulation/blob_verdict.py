@@ -3,7 +3,7 @@
 Invariants checked:
 - Every name and every kept id can be read completely, and all appends are there.
 - Every row of `refs` belongs to an existing object, and every existing object has its rows.
-- Each bucket's counts match its contents.
+- Each bucket's counts match its contents, and the pool counts the buckets that there are.
 - Every ledger of a bucket has a row, and every row a ledger. No ledger without live data is left.
 """
 
@@ -14,6 +14,7 @@ from typing import Final
 from blobit.bucket_core import owner_of
 from blobit.errors import MetadataUnavailable, NoSuchBucket
 from blobit.garbage_report import GarbageReport
+from blobit.naming import pool_tablespace_name
 from blobit.object_id import Kind, ObjectId
 from blobit.orphans import is_of_a_bucket
 from blobit.rows import Rows
@@ -148,6 +149,10 @@ class BlobVerdict:
                 counted[row["bucket_id"], what] += row[what]
         if wanted != counted:
             raise Violation(f"buckets counted {counted} and hold {wanted}")
+        live = len(await self._node.blobs.buckets())
+        pool = {each.tablespace: each.buckets for each in await self._node.blobs.pool_tablespaces()}
+        if pool != {pool_tablespace_name(1): live}:
+            raise Violation(f"the pool counted {pool} and there are {live} buckets")
 
     async def _judge_ledgers(self, rows: Rows) -> None:
         recorded = {row["ledger_id"]: row async for row in rows.scan("ledgers")}

@@ -12,6 +12,7 @@ from collections.abc import Callable, Sequence
 from os import PathLike
 from typing import TYPE_CHECKING, Final
 
+from blobit.naming import pool_tablespace_name
 from engine.errors import Unavailable
 from engine.log import Position
 from herd.errors import Error, LeaderUnavailable, NotSupportedError, SessionLost
@@ -45,8 +46,8 @@ class SpaceHost:
         self._queries: QueryEngine | None = None
 
     async def names(self) -> list[str]:
-        """There is one."""
-        return ["blobs"]
+        """There is one, which has the registry and what buckets share."""
+        return ["blobs", pool_tablespace_name(1)]
 
     async def make(self, name: str) -> None:
         """It is there."""

@@ -51,7 +51,7 @@ R = TypeVar("R")
 
 NAMES: Final = 3
 LOGS: Final = 2
-SETTINGS: Final = BucketSettings(tablespace="blobs")
+SETTINGS: Final = BucketSettings()
 BUCKET: Final = "cows"
 MORTAL: Final = "calves"
 DOOMED: Final = "milk"
@@ -180,7 +180,7 @@ class BlobClient:
             name: await self._bucket(name, settings)
             for name, settings in (
                 (BUCKET, SETTINGS),
-                (MORTAL, BucketSettings(tablespace="blobs", ttl_ms=self._load.ttl_ms)),
+                (MORTAL, BucketSettings(ttl_ms=self._load.ttl_ms)),
                 (DOOMED, SETTINGS),
             )
         }

@@ -70,6 +70,8 @@ PUBLIC: dict[str, tuple[str, ...]] = {
         "ObjectInfo",
         "PartInfo",
         "PartMissing",
+        "PoolLimits",
+        "PoolTablespace",
         "QuotaExceeded",
         "RangeInvalid",
         "ReadableFile",

@@ -3,7 +3,7 @@
 Invariants:
 - Both keep bytes on three bookies, three copies each, of which two have to be durable; names have
   a bookie of their own, so that tests may take away the others.
-- In the cluster every bucket has a tablespace of its own, reached over frames.
+- In the cluster buckets share tablespaces of the pool, or each has its own, reached over frames.
 """
 
 import asyncio
@@ -12,8 +12,9 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
-from blobit import AsyncBlobs, BlobSettings
+from blobit import AsyncBlobs, AsyncBucket, BlobSettings, BucketSettings
 from blobit.rows import AnyHerd
 from engine.ports.clock import SystemClock
 from engine.ports.system_workers import ThreadWorkers
@@ -51,6 +52,18 @@ _NAMES = replace(
 _PATIENT = HerdSettings(lock_timeout_ms=60_000)
 
 
+class LonelyBlobs(AsyncBlobs):
+    """A store whose buckets have a tablespace of their own, unless one is named."""
+
+    async def create_bucket(
+        self, name: str, settings: BucketSettings | None = None, **more: Any
+    ) -> AsyncBucket:
+        """Make a bucket; see `AsyncBlobs.create_bucket`."""
+        if settings is None or settings.tablespace is None:
+            more = {"own_tablespace": True, **more}
+        return await super().create_bucket(name, settings, **more)
+
+
 class Store:
     """A store under test, and what it stands on."""
 
@@ -62,7 +75,7 @@ class Store:
     def another(self, settings: BlobSettings = SMALL, names: AnyHerd | None = None) -> AsyncBlobs:
         """Another store of the same buckets, as another process has it. Close it."""
         names = names if names is not None else self.blobs.herd
-        return AsyncBlobs(self.blobs.client, settings, self.herd.workers, names)
+        return type(self.blobs)(self.blobs.client, settings, self.herd.workers, names)
 
 
 @asynccontextmanager
@@ -80,9 +93,11 @@ async def _herd(path: Path) -> AsyncIterator[AsyncHerd]:
 
 
 @asynccontextmanager
-async def _blobs(herd: AsyncHerd, names: AnyHerd, settings: BlobSettings) -> AsyncIterator[Store]:
+async def _blobs(
+    herd: AsyncHerd, names: AnyHerd, settings: BlobSettings, kind: type[AsyncBlobs] = AsyncBlobs
+) -> AsyncIterator[Store]:
     cluster = await Cluster.of(3)
-    async with AsyncBlobs(cluster.client(_BYTES), settings, herd.workers, names) as blobs:
+    async with kind(cluster.client(_BYTES), settings, herd.workers, names) as blobs:
         yield Store(blobs, cluster, herd)
 
 
@@ -94,13 +109,22 @@ async def embedded(path: Path, settings: BlobSettings = SMALL) -> AsyncIterator[
 
 
 @asynccontextmanager
-async def clustered(path: Path, settings: BlobSettings = SMALL) -> AsyncIterator[Store]:
-    """Names in tablespaces elsewhere."""
+async def lonely(path: Path, settings: BlobSettings = SMALL) -> AsyncIterator[Store]:
+    """Names elsewhere, each bucket's in a tablespace of its own."""
+    async with clustered(path, settings, LonelyBlobs) as store:
+        yield store
+
+
+@asynccontextmanager
+async def clustered(
+    path: Path, settings: BlobSettings = SMALL, kind: type[AsyncBlobs] = AsyncBlobs
+) -> AsyncIterator[Store]:
+    """Names elsewhere, in tablespaces that buckets share."""
     async with _herd(path) as herd:
         await herd.tablespace("blobs", create=True)
         async with other_opener(herd, path) as other:
             remote = RemoteHerd(
                 Calling(other._route, SystemClock(), random.Random(3), herd.workers)
             )
-            async with _blobs(herd, remote, settings) as store:
+            async with _blobs(herd, remote, settings, kind) as store:
                 yield store

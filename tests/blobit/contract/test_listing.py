@@ -4,7 +4,7 @@ from contextlib import AbstractAsyncContextManager
 from pathlib import Path
 
 from tests.blobit.contract.listing_contract import ListingContract
-from tests.blobit.contract.stores import Store, clustered, embedded
+from tests.blobit.contract.stores import Store, clustered, embedded, lonely
 
 
 class TestEmbedded(ListingContract):
@@ -16,8 +16,16 @@ class TestEmbedded(ListingContract):
 
 
 class TestClustered(ListingContract):
-    """Names in tablespaces elsewhere."""
+    """Names elsewhere, in a tablespace that buckets share."""
 
     @staticmethod
     def open(path: Path) -> AbstractAsyncContextManager[Store]:
         return clustered(path)
+
+
+class TestLonely(ListingContract):
+    """Names elsewhere, in a tablespace of the bucket's own."""
+
+    @staticmethod
+    def open(path: Path) -> AbstractAsyncContextManager[Store]:
+        return lonely(path)

@@ -4,7 +4,7 @@ from contextlib import AbstractAsyncContextManager
 from pathlib import Path
 
 from tests.blobit.contract.objects_contract import ObjectsContract
-from tests.blobit.contract.stores import Store, clustered, embedded
+from tests.blobit.contract.stores import Store, clustered, embedded, lonely
 
 
 class TestEmbedded(ObjectsContract):
@@ -16,8 +16,16 @@ class TestEmbedded(ObjectsContract):
 
 
 class TestClustered(ObjectsContract):
-    """Names in tablespaces elsewhere."""
+    """Names elsewhere, in a tablespace that buckets share."""
 
     @staticmethod
     def open(path: Path) -> AbstractAsyncContextManager[Store]:
         return clustered(path)
+
+
+class TestLonely(ObjectsContract):
+    """Names elsewhere, in a tablespace of the bucket's own."""
+
+    @staticmethod
+    def open(path: Path) -> AbstractAsyncContextManager[Store]:
+        return lonely(path)

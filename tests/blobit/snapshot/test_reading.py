@@ -13,7 +13,7 @@ import engine.place
 import herd.place
 import herdbook
 from blobit import Bucket, InvalidName, MetadataUnavailable, NoSuchBucket, RangeInvalid
-from blobit.snapshot import lines, object_rows, planning, reading
+from blobit.snapshot import bucket_snapshot, lines, object_rows, planning, reading
 from blobit.snapshot.bucket_snapshot import BucketSnapshot, take_snapshot
 from blobit.snapshot.object_rows import json_batches, parquet_batches
 from blobit.snapshot.planning import Share, plan
@@ -194,3 +194,25 @@ def test_names_of_a_checkpoint_that_was_let_go_are_told_as_that(
     client.run(lambda: client.client.delete_ledger(record.locator.ledger_id))
     with pytest.raises(StorageFailed), ShareReader(book[1], wanted, snapshot) as reader:
         list(reader.batches(shares[0]))
+
+
+def test_a_bucket_that_was_on_its_way_at_a_checkpoint_is_not_read_there(
+    book: tuple[Book, Place], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(bucket_snapshot, "_ATTEMPTS_MAX", 2)
+    bucket, wanted = filled(book[0], "moving")
+    with book[0].sql("blobs", autocommit=True) as names:
+        key = bucket.bucket_id
+        names.execute(f"INSERT INTO moving_buckets VALUES ({key}, 1, 0)")
+        with pytest.raises(MetadataUnavailable, match="load again"):
+            rows(book[1], bucket="moving")
+        with pytest.raises(NoSuchBucket, match="was moved there later"):
+            rows(book[1], bucket="moving", snapshot="newest")
+        names.execute(f"UPDATE moving_buckets SET lives_here = 1 WHERE bucket_id = {key}")
+        names.execute(f"INSERT INTO moves VALUES ({key}, 'moving', 'a', 'blobs', 3, 1, 1, 'a')")
+        found = rows(book[1], bucket="moving")
+        assert {row["name"]: row["content"] for row in found} == wanted
+        # As at a checkpoint of before it began to come.
+        names.execute(f"DELETE FROM moving_buckets WHERE bucket_id = {key}")
+        with pytest.raises(MetadataUnavailable, match="load again"):
+            rows(book[1], bucket="moving")

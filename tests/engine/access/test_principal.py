@@ -5,7 +5,7 @@ import json
 import pytest
 
 from engine.access.audit import LineAudit
-from engine.access.principal import ALL, EVERYBODY, SYSTEM, Grant, Kind, Principal
+from engine.access.principal import ALL, EVERYBODY, RIGHTS, SYSTEM, Grant, Kind, Principal
 from engine.errors import AccessRefused, InvalidRequest
 from tests.engine.access.known_users import user
 
@@ -47,6 +47,20 @@ def test_no_grant_lets_anybody_write_what_says_what_buckets_hold(name: str) -> N
     assert user("ann", ("bucket", "blobs", "write")).allows("bucket", "blobs", "write")
     assert Principal("root", admin=True).allows("tablespace", name, "write")
     assert EVERYBODY.allows("tablespace", name, "admin")
+
+
+@pytest.mark.parametrize("name", ["blobs__pool_1", "BLOBS__POOL_20"])
+def test_what_many_buckets_share_is_read_by_whom_the_names_of_all_buckets_are_granted(
+    name: str,
+) -> None:
+    for granted in (name, name.lower(), ALL):
+        ann = user("ann", ("tablespace", granted, "admin"))
+        for right in RIGHTS:
+            assert not ann.allows("tablespace", name, right)
+    bob = user("bob", ("tablespace", "blobs", "admin"))
+    assert bob.allows("tablespace", name, "read")
+    assert not bob.allows("tablespace", name, "write")
+    assert Principal("root", admin=True).allows("tablespace", name, "admin")
 
 
 def test_a_grant_to_all_does_not_reach_the_users() -> None:

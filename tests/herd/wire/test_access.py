@@ -104,6 +104,7 @@ async def opened(path: Path, security: Security = NODE) -> AsyncIterator[House]:
         user("ben", ("tablespace", "shop", "write")),
         user("cat", ("tablespace", "shop", "read")),
         user("dan", ("tablespace", "barn", "admin"), ("bucket", "shop", "admin")),
+        user("eve", ("tablespace", "*", "admin"), ("tablespace", "blobs__pool_1", "admin")),
     )
     audit = KeptAudit()
     async with embedded(path) as herd:

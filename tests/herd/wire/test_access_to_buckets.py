@@ -78,6 +78,25 @@ async def test_no_call_changes_a_table_of_buckets_for_who_is_not_the_stores_admi
         assert await house.told(NODE, "SELECT ledger_id FROM dying") == [(1,)]
 
 
+async def test_sql_reads_nothing_of_what_buckets_share_whatever_was_granted_of_it(
+    tmp_path: Path,
+) -> None:
+    async with opened(tmp_path) as house:
+        await house.herd.make("blobs__pool_1")
+        session = await house.herd.session("blobs__pool_1")
+        for statement in TABLES.values():
+            await session.execute(statement)
+        await session.execute("INSERT INTO homes VALUES (7)")
+        await session.close()
+        async with house.remote(logged_in("eve")) as remote:
+            assert "blobs__pool_1" not in await remote.names()
+            with pytest.raises(AccessDenied, match="may not read tablespace blobs__pool_1"):
+                await remote.table("homes", "blobs__pool_1")
+            with pytest.raises(AccessDenied, match="may not read tablespace blobs__pool_1"):
+                await remote.session("blobs__pool_1")
+        assert await house.told(NODE, "SELECT * FROM homes", "blobs__pool_1") == [(7,)]
+
+
 async def test_a_table_that_is_only_called_like_one_of_buckets_is_its_owners(
     tmp_path: Path,
 ) -> None:

@@ -1,0 +1,663 @@
+"""Moves of buckets between tablespaces while they are in use.
+
+The rows of a bucket are copied while everybody goes on, then once more while its changes are
+refused; then the registry names the other tablespace, and what is left at the old one is removed.
+A handle whose change is refused, or that reads of a bucket that has left, looks the bucket up
+again.
+
+Invariants:
+- A bucket takes changes in one tablespace at most: its counts at the new one are opened after those
+  at the old one were frozen and all of its rows were copied.
+- What is read counts if the bucket lived there after it was read (`moving_buckets`): a bucket stops
+  to live at the old place before it takes changes at the new one.
+- Whoever goes on with a move claims it in the registry first, by a higher number, then at both
+  places. Each transaction of a mover is refused where somebody has claimed the move since.
+- A move that was cut short is finished by whoever waits for it, collects, deletes the bucket or
+  moves it, once its mover has shown no sign of life for a while. The clock decides when to begin,
+  never whether a mover may write.
+- Rows are copied and removed some hundreds in a transaction.
+"""
+
+import asyncio
+import enum
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Sequence
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeVar
+
+import msgspec
+
+from blobit.committing import Change, Committer, Effect, Found, LedgerGone
+from blobit.counting import (
+    BASE,
+    SHARES,
+    all_keys,
+    count_key,
+    count_row,
+    divided,
+    frozen,
+    is_frozen,
+    thawed,
+)
+from blobit.errors import (
+    BlobError,
+    BlobsClosed,
+    CommitOutcomeUnknown,
+    NoSuchBucket,
+    SettingsInvalid,
+)
+from blobit.garbage_scope import in_batches
+from blobit.naming import is_of_pool
+from blobit.rows import told
+from blobit.tables import (
+    PRIMARY,
+    BucketInfo,
+    BucketState,
+    Row,
+    RowKey,
+    bucket_info,
+    key_of,
+    moving_key,
+    packed_settings,
+)
+from blobit.tablespace_pool import PoolFull, joined, left
+from herd.errors import Error
+from herd.store import AsyncHerd
+
+if TYPE_CHECKING:
+    from blobit.blobs import AsyncBlobs
+
+T = TypeVar("T")
+
+STILL_S: Final = 10.0
+"""A mover that gave no sign of life for so long is taken for dead."""
+_BEAT_S: Final = 2.0
+_PAUSE_S: Final = 0.1
+_PASSES_MAX: Final = 4
+_BATCH_BYTES: Final = 1 << 20
+_ROW_BYTES: Final = 256
+_LOOKED_AT_ONCE: Final = 500
+_LEDGERS_AT_ONCE: Final = 16
+_PREFIXED: Final = ("objects", "expiries", "uploads")
+"""Tables whose keys begin with the bucket's id."""
+
+
+class Phase(enum.IntEnum):
+    """Of a row in `moves`. Numbers are part of the format."""
+
+    COPYING = 1
+    CLEANING = 2
+    DONE = 3
+
+
+class MoveTaken(BlobError):
+    """Somebody else goes on with the move."""
+
+
+class _Place(NamedTuple):
+    """One end of a move."""
+
+    committer: Committer
+    bucket_id: int
+
+    @property
+    def key(self) -> RowKey:
+        """Of the row that says whether the bucket lives there, and who may move it."""
+        return moving_key(self.bucket_id)
+
+
+def is_under_way(move: Row | None) -> bool:
+    """Whether a row of `moves` is of a move that has not ended."""
+    return move is not None and move["phase"] != Phase.DONE
+
+
+def is_copied(move: Row | None) -> bool:
+    """Whether it is of one that still copies: the bucket is not yet where it goes."""
+    return move is not None and move["phase"] == Phase.COPYING
+
+
+def former_places(move: Row | None) -> list[str]:
+    """The tablespaces where a bucket has lived before."""
+    return [] if move is None else [name for name in move["former"].split(",") if name]
+
+
+class Moves:
+    """The moves of one store. On one event loop."""
+
+    def __init__(self, blobs: "AsyncBlobs") -> None:
+        self._blobs = blobs
+        self._seen: dict[int, tuple[int, float]] = {}
+        """The last sign of life of a mover, and when it was first seen here."""
+        self._waits: dict[int, asyncio.Task[None]] = {}
+
+    async def find(self, bucket_id: int) -> Row | None:
+        """The row of a bucket that was ever moved. Raises `MetadataUnavailable`."""
+        try:
+            return await (await self._registry()).rows.get("moves", (bucket_id,))
+        except Error as error:
+            raise told(error) from error
+
+    async def every(self) -> dict[int, Row]:
+        """All of them, by the bucket's id. Raises `MetadataUnavailable`."""
+        try:
+            rows = (await self._registry()).rows.scan("moves")
+            return {row["bucket_id"]: row async for row in rows}
+        except Error as error:
+            raise told(error) from error
+
+    async def move(self, info: BucketInfo, target: str | None) -> None:
+        """Move a bucket to a tablespace of the pool, to one of the pool's choice for None.
+
+        Raises `SettingsInvalid`, `NoSuchBucket`, `MetadataUnavailable`: it may be called again.
+        """
+        if isinstance(self._blobs.herd, AsyncHerd):
+            raise SettingsInvalid("a folder keeps its buckets in one tablespace: none is moved")
+        while True:
+            await self.finish(info.bucket_id)
+            info = await self._blobs.find_again(info)
+            if info.tablespace == target:
+                return
+            try:
+                await self._begin(info, target)
+            except PoolFull as error:
+                if target is not None:
+                    raise SettingsInvalid(
+                        f"{error}: choose another one, or raise the limit"
+                    ) from None
+                continue
+            except _UnderWay:
+                continue
+            await self._go_on(info.bucket_id)
+            await self.finish(info.bucket_id)
+            return
+
+    async def finish(self, bucket_id: int, *, alive: bool = True) -> None:
+        """Wait until a bucket is not on its way any more, and go on with a move that stands still.
+
+        Without `alive` only that: one whose mover lives is left to it. Raises
+        `MetadataUnavailable`.
+        """
+        first: int | None = None
+        while (move := await self.find(bucket_id)) is not None and is_under_way(move):
+            first = move["beat"] if first is None else first
+            if not alive and move["beat"] != first:
+                return
+            await self.wait(bucket_id)
+
+    async def wait(self, bucket_id: int) -> None:
+        """Wait a moment for a move, or go on with it. Raises `MetadataUnavailable`."""
+        task = self._waits.get(bucket_id)
+        if task is None:
+            task = asyncio.get_running_loop().create_task(self._wait(bucket_id))
+            self._waits[bucket_id] = task
+            task.add_done_callback(lambda _: self._waits.pop(bucket_id, None))
+            task.add_done_callback(lambda done: done.cancelled() or done.exception())
+        try:
+            await asyncio.shield(task)
+        except asyncio.CancelledError:
+            if task.cancelled():
+                raise BlobsClosed("the blob store is closed") from None
+            raise
+
+    async def close(self) -> None:
+        """End what goes on here; others finish it."""
+        tasks = list(self._waits.values())
+        for task in tasks:
+            task.cancel()
+        if tasks:
+            await asyncio.wait(tasks)
+
+    async def _wait(self, bucket_id: int) -> None:
+        move = await self.find(bucket_id)
+        if move is not None and is_under_way(move):
+            now_s, seen = self._blobs.client.clock.monotonic(), self._seen.get(bucket_id)
+            if seen is None or seen[0] != move["beat"]:
+                self._seen[bucket_id] = move["beat"], now_s
+            elif now_s - seen[1] >= STILL_S:
+                await self._go_on(bucket_id)
+                return
+        else:
+            self._seen.pop(bucket_id, None)
+        await asyncio.sleep(_PAUSE_S)
+
+    async def _begin(self, info: BucketInfo, target: str | None) -> None:
+        """Write down that a bucket is to be moved. Raises `PoolFull`, `SettingsInvalid`."""
+        registry, pool = await self._registry(), await self._blobs.tablespace_pool()
+        limits = await pool.limits()
+        if target is None:
+            chosen = await pool.choose(limits, but=info.tablespace)
+        else:
+            chosen = await pool.named(target)
+        place: str = chosen["tablespace"]
+        bucket_key: RowKey = ("buckets", (info.name,))
+        move_key: RowKey = ("moves", (info.bucket_id,))
+        pool_key: RowKey = ("pool_tablespaces", (place,))
+
+        def decide(found: Found) -> Effect[bool]:
+            row, before = found[bucket_key], found[move_key]
+            if row is None or row["bucket_id"] != info.bucket_id:
+                raise NoSuchBucket(f"bucket {info.name} was deleted")
+            if is_under_way(before) or row["state"] != BucketState.ACTIVE:
+                raise _UnderWay(f"bucket {info.name} is being moved or closed")
+            if row["tablespace"] != info.tablespace:
+                raise _UnderWay(f"bucket {info.name} was moved")
+            former = dict.fromkeys([*former_places(before), info.tablespace])
+            counted = 0 if before is None else before["claim"]
+            move: Row = {
+                "bucket_id": info.bucket_id,
+                "name": info.name,
+                "source": info.tablespace,
+                "target": place,
+                "phase": int(Phase.COPYING),
+                "claim": counted,
+                "beat": 0 if before is None else before["beat"] + 1,
+                "former": ",".join(former),
+            }
+            return Effect({move_key: move, **joined(found[pool_key], chosen, limits)}, True)
+
+        def confirm(found: Found) -> bool | None:
+            return True if is_under_way(found[move_key]) else None
+
+        await registry.change(Change((bucket_key, move_key, pool_key), decide, confirm))
+
+    async def _go_on(self, bucket_id: int) -> None:
+        """Claim a move and bring it to its end. Raises `MetadataUnavailable`."""
+        move = await self._claim(bucket_id)
+        if move is None:
+            return
+        try:
+            await _Mover(self._blobs, await self._registry(), move).run()
+        except MoveTaken:
+            return
+        except Error as error:
+            raise told(error) from error
+
+    async def _claim(self, bucket_id: int) -> Row | None:
+        key: RowKey = ("moves", (bucket_id,))
+
+        def decide(found: Found) -> Effect[Row | None]:
+            row = found[key]
+            if row is None or not is_under_way(row):
+                return Effect({}, None)
+            claimed = {**row, "claim": row["claim"] + 1, "beat": row["beat"] + 1}
+            return Effect({key: claimed}, claimed)
+
+        registry = await self._registry()
+        return await _done(lambda: registry.change(Change((key,), decide, lambda _: None)))
+
+    async def _registry(self) -> Committer:
+        return await self._blobs.registry_committer()
+
+
+class _UnderWay(BlobError):
+    """The bucket is not where it was, or is on its way already."""
+
+
+class _Mover:
+    """Brings one claimed move to its end."""
+
+    def __init__(self, blobs: "AsyncBlobs", registry: Committer, move: Row) -> None:
+        self._blobs = blobs
+        self._registry = registry
+        self._move = move
+        self._bucket_id: int = move["bucket_id"]
+        self._claim: int = move["claim"]
+        self._beat_s = blobs.client.clock.monotonic()
+        self._source: _Place
+        self._target: _Place
+
+    async def run(self) -> None:
+        """Go on from the phase that was reached. Raises `MoveTaken`, and as `Moves.move`."""
+        blobs, move = self._blobs, self._move
+        ends = [await blobs.committer(move[end], create=True) for end in ("source", "target")]
+        self._source, self._target = (_Place(each, self._bucket_id) for each in ends)
+        await self._claim_places()
+        if move["phase"] == Phase.COPYING:
+            for _ in range(_PASSES_MAX):
+                if await self._copy() < blobs.settings.garbage.batch_rows:
+                    break
+            await self._freeze()
+            await self._copy(last=True)
+            await self._copy_counts()
+            await self._leave()
+            await self._switch()
+        await self._open()
+        await self._clean()
+        await self._end()
+
+    # Transactions
+
+    async def _change(
+        self,
+        place: _Place,
+        keys: Iterable[RowKey],
+        writes: Callable[[Found], dict[RowKey, Row | None]],
+        size_bytes: int = 0,
+    ) -> None:
+        """One transaction at one end, as long as nobody else has claimed the move.
+
+        Done again it comes to the same. Raises `MoveTaken`, `LedgerGone`, `MetadataUnavailable`.
+        """
+        key = place.key
+
+        def decide(found: Found) -> Effect[bool]:
+            row = found[key]
+            if row is None or row["claim"] != self._claim:
+                raise MoveTaken(f"somebody else moves bucket {self._move['name']}")
+            return Effect(writes(found), True)
+
+        change = Change((key, *keys), decide, lambda _: None, size_bytes)
+        await _done(lambda: place.committer.change(change))
+
+    async def _write(self, place: _Place, rows: dict[RowKey, Row | None]) -> None:
+        await self._change(place, (), lambda _: rows, _ROW_BYTES * len(rows))
+        await self._show_life()
+
+    async def _show_life(self) -> None:
+        now_s = self._blobs.client.clock.monotonic()
+        if now_s - self._beat_s >= _BEAT_S:
+            self._beat_s = now_s
+            await self._note({})
+
+    async def _note(
+        self,
+        changes: Row,
+        more: Callable[[Found], dict[RowKey, Row | None]] | None = None,
+        keys: Sequence[RowKey] = (),
+    ) -> None:
+        """Change the row of the move, and others with it. Raises `MoveTaken`."""
+        key: RowKey = ("moves", (self._bucket_id,))
+
+        def decide(found: Found) -> Effect[bool]:
+            row = found[key]
+            if row is None or row["claim"] != self._claim or not is_under_way(row):
+                raise MoveTaken(f"somebody else moves bucket {self._move['name']}")
+            writes = {} if more is None else more(found)
+            return Effect({key: {**row, **changes, "beat": row["beat"] + 1}, **writes}, True)
+
+        change = Change((key, *keys), decide, lambda _: None)
+        await _done(lambda: self._registry.change(change))
+
+    # Steps
+
+    async def _claim_places(self) -> None:
+        """Let nobody write at either end who claimed the move before."""
+        shares = _shares(self._bucket_id)
+        home: RowKey = ("homes", (self._bucket_id,))
+        copying = self._move["phase"] == Phase.COPYING
+        for place, lives_here in ((self._source, int(copying)), (self._target, 0)):
+            key = place.key
+
+            def decide(found: Found, key: RowKey = key, lives: int = lives_here) -> Effect[bool]:
+                row = found[key]
+                if row is not None and row["claim"] > self._claim:
+                    raise MoveTaken(f"somebody else moves bucket {self._move['name']}")
+                claimed = {"bucket_id": self._bucket_id, "claim": self._claim, "lives_here": lives}
+                if row is not None:
+                    claimed["lives_here"] = row["lives_here"]
+                writes: dict[RowKey, Row | None] = {key: claimed}
+                if copying and not lives and found[home] is None:
+                    # Closed from the beginning, for who has it open from an earlier stay.
+                    writes[home] = {"bucket_id": self._bucket_id}
+                    writes.update(
+                        {one: frozen(self._bucket_id, one[1][1], found[one]) for one in shares}
+                    )
+                return Effect(writes, True)
+
+            keys = (key, home, *shares) if place is self._target else (key,)
+            await _claimed(place, Change(keys, decide, lambda _: None))
+
+    async def _freeze(self) -> None:
+        """Refuse all changes of the bucket where it was; those under way end first."""
+        shares = _shares(self._bucket_id)
+        await self._change(
+            self._source,
+            shares,
+            lambda found: {
+                key: frozen(self._bucket_id, key[1][1], found[key])
+                for key in shares
+                if not is_frozen(found[key])
+            },
+        )
+
+    async def _leave(self) -> None:
+        """Say that nothing which is read where it was counts any more."""
+        key, row = self._source.key, {"bucket_id": self._bucket_id, "claim": self._claim}
+        await self._change(self._source, (), lambda _: {key: {**row, "lives_here": 0}})
+
+    async def _switch(self) -> None:
+        """Let the registry name the new place."""
+        move = self._move
+        key: RowKey = ("buckets", (move["name"],))
+
+        def named(found: Found) -> dict[RowKey, Row | None]:
+            row = found[key]
+            if row is None or row["bucket_id"] != self._bucket_id:
+                raise MoveTaken(f"bucket {move['name']} was deleted")
+            # What was chosen for the old tablespace does not hold for one that is shared.
+            settings = msgspec.structs.replace(
+                bucket_info(row).settings, tablespace=None, leader=None, own_tablespace=False
+            )
+            packed = packed_settings(settings, move["target"])
+            return {key: {**row, "tablespace": move["target"], "settings": packed}}
+
+        await self._note({"phase": int(Phase.CLEANING)}, named, [key])
+
+    async def _open(self) -> None:
+        """Take changes at the new place."""
+        counts, key = all_keys(self._bucket_id), self._target.key
+        row = {"bucket_id": self._bucket_id, "claim": self._claim, "lives_here": 1}
+
+        def writes(found: Found) -> dict[RowKey, Row | None]:
+            there = [each for one in counts if (each := found[one]) is not None]
+            if not any(map(is_frozen, there)):
+                # It is open, or was deleted meanwhile.
+                return {key: row}
+            rows = [thawed(each) for each in there]
+            if all(each["number"] != BASE for each in rows):
+                rows.append(count_row(self._bucket_id, BASE))
+            rows = divided(rows)
+            made = {count_key(self._bucket_id, each["number"]): each for each in rows}
+            return {key: row, **made}
+
+        await self._change(self._target, counts, writes)
+
+    async def _end(self) -> None:
+        """Forget that the bucket was on its way; a tablespace that it had for itself alone goes."""
+        pool_key: RowKey = ("pool_tablespaces", (self._move["source"],))
+        keys = [pool_key] if is_of_pool(self._move["source"]) else []
+        await self._note({"phase": int(Phase.DONE)}, lambda found: left(found.get(pool_key)), keys)
+        # If this does not come to its end a round of collection does it.
+        await self._blobs.drop_left(self._move["source"], self._move["name"], self._bucket_id)
+
+    # Copying
+
+    async def _copy(self, *, last: bool = False) -> int:
+        """Make the rows at the target what they are at the source; how many were not.
+
+        While the source takes changes some rows may not fit; the next pass sees to them.
+        """
+        source, target = self._source.committer.rows, self._target.committer.rows
+        bucket_id, count = self._bucket_id, 0
+        here, there = await source.ledgers(bucket_id), await target.ledgers(bucket_id)
+        count += await self._level("ledgers", _each(here), _each(there), adding=True)
+        ids = sorted({row["ledger_id"] for row in (*here, *there)})
+        for some in in_batches(ids, _LEDGERS_AT_ONCE):
+            levels = [self._level_refs(ledger_id, last=last) for ledger_id in some]
+            count += sum(await asyncio.gather(*levels))
+        try:
+            count += await self._level(
+                "ledgers", _each(here), _each(await target.ledgers(bucket_id))
+            )
+        except LedgerGone:
+            if last:
+                raise
+        dying = await source.dying(bucket_id), await target.dying(bucket_id)
+        count += await self._level("dying", _each(dying[0]), _each(dying[1]))
+        opened_row = await source.get("open_buckets", (bucket_id,))
+        if opened_row is not None:
+            await self._write(self._target, {("open_buckets", (bucket_id,)): opened_row})
+        uploads: dict[str, None] = {}
+        own = (bucket_id,)
+        for rows in (source, target):
+            uploads |= {
+                row["upload_id"]: None async for row in rows.scan("uploads", first=own, last=own)
+            }
+        for table in _PREFIXED:
+            scans = [rows.scan(table, first=own, last=own) for rows in (source, target)]
+            count += await self._level(table, *scans)
+        for upload_id in uploads:
+            part = (upload_id,)
+            scans = [rows.scan("upload_parts", first=part, last=part) for rows in (source, target)]
+            count += await self._level("upload_parts", *scans)
+        return count
+
+    async def _level_refs(self, ledger_id: int, *, last: bool) -> int:
+        """What holds ranges of one ledger."""
+        held = (ledger_id, self._bucket_id)
+        scans = [
+            place.committer.rows.scan("refs", first=held, last=held)
+            for place in (self._source, self._target)
+        ]
+        try:
+            return await self._level("refs", *scans)
+        except LedgerGone:
+            # It was made since the ledgers were read.
+            if last:
+                raise
+            return 0
+
+    async def _level(
+        self,
+        table: str,
+        here: AsyncIterator[Row],
+        there: AsyncIterator[Row],
+        *,
+        adding: bool = False,
+    ) -> int:
+        """Write the differences of two scans to the target; with `adding` nothing is removed."""
+        count = size_bytes = 0
+        writes: dict[RowKey, Row | None] = {}
+        async for key, row in _differences(table, here, there, self._show_life):
+            if adding and row is None:
+                continue
+            writes[key] = row
+            count += 1
+            size_bytes += _ROW_BYTES + (len(row.get("metadata") or b"") if row else 0)
+            full = len(writes) >= self._blobs.settings.garbage.batch_rows
+            if full or size_bytes >= _BATCH_BYTES:
+                await self._write(self._target, writes)
+                writes, size_bytes = {}, 0
+        if writes:
+            await self._write(self._target, writes)
+        await self._show_life()
+        return count
+
+    async def _copy_counts(self) -> None:
+        """The counts as they are, closed."""
+        rows = {
+            row["number"]: row for row in await self._source.committer.rows.counts(self._bucket_id)
+        }
+        keys = all_keys(self._bucket_id)
+
+        def writes(found: Found) -> dict[RowKey, Row | None]:
+            made: dict[RowKey, Row | None] = {}
+            for key in keys:
+                number = key[1][1]
+                row = rows.get(number)
+                if number != BASE:
+                    made[key] = frozen(self._bucket_id, number, row)
+                elif row is not None:
+                    made[key] = row
+            return made
+
+        await self._change(self._target, keys, writes)
+
+    # Cleaning
+
+    async def _clean(self) -> None:
+        """Remove what is left at the old place but its counts, which stay closed.
+
+        By them, and not by what is missing, who still comes here hears that the bucket has moved.
+        """
+        rows, bucket_id, own = self._source.committer.rows, self._bucket_id, (self._bucket_id,)
+        uploads = [row["upload_id"] async for row in rows.scan("uploads", first=own, last=own)]
+        for upload_id in uploads:
+            part = (upload_id,)
+            await self._remove("upload_parts", rows.scan("upload_parts", first=part, last=part))
+        for table in _PREFIXED:
+            await self._remove(table, rows.scan(table, first=own, last=own))
+        ledgers = await rows.ledgers(bucket_id)
+        for ledger in ledgers:
+            held = (ledger["ledger_id"], bucket_id)
+            await self._remove("refs", rows.scan("refs", first=held, last=held))
+        await self._remove("ledgers", _each(ledgers))
+        await self._remove("dying", _each(await rows.dying(bucket_id)))
+        closed: dict[RowKey, Row | None] = {
+            key: frozen(bucket_id, key[1][1], None) for key in _shares(bucket_id)
+        }
+        gone: list[RowKey] = [("open_buckets", own), count_key(bucket_id, BASE)]
+        await self._write(self._source, closed | dict.fromkeys(gone))
+
+    async def _remove(self, table: str, rows: AsyncIterator[Row]) -> None:
+        gone: dict[RowKey, Row | None] = {}
+        async for row in rows:
+            gone[key_of(table, row)] = None
+            if len(gone) >= self._blobs.settings.garbage.batch_rows:
+                await self._write(self._source, gone)
+                gone = {}
+        if gone:
+            await self._write(self._source, gone)
+
+
+def _shares(bucket_id: int) -> list[RowKey]:
+    """The keys of the counts of which each change locks one."""
+    return [count_key(bucket_id, number) for number in range(1, SHARES + 1)]
+
+
+async def _done(call: Callable[[], Awaitable[T]]) -> T:
+    """Make a change until it is known to be made: done again it comes to the same."""
+    while True:
+        try:
+            return await call()
+        except CommitOutcomeUnknown:
+            await asyncio.sleep(_PAUSE_S)
+
+
+async def _claimed(place: _Place, change: Change[bool]) -> None:
+    await _done(lambda: place.committer.change(change))
+
+
+async def _each(rows: Iterable[Row]) -> AsyncIterator[Row]:
+    for row in rows:
+        yield row
+
+
+async def _differences(
+    table: str,
+    here: AsyncIterator[Row],
+    there: AsyncIterator[Row],
+    show_life: Callable[[], Awaitable[None]],
+) -> AsyncIterator[tuple[RowKey, Row | None]]:
+    """What makes rows `there` those of `here`; both in the order of their keys."""
+    columns, count = PRIMARY[table], 0
+
+    async def keyed(rows: AsyncIterator[Row]) -> tuple[tuple[Any, ...], Row] | None:
+        nonlocal count
+        count += 1
+        if count % _LOOKED_AT_ONCE == 0:
+            await show_life()
+        row = await anext(rows, None)
+        return None if row is None else (tuple(row[column] for column in columns), row)
+
+    one, other = await keyed(here), await keyed(there)
+    while one is not None or other is not None:
+        if other is None or (one is not None and one[0] < other[0]):
+            assert one is not None
+            yield (table, one[0]), one[1]
+            one = await keyed(here)
+        elif one is None or other[0] < one[0]:
+            yield (table, other[0]), None
+            other = await keyed(there)
+        else:
+            if one[1] != other[1]:
+                yield (table, one[0]), one[1]
+            one, other = await keyed(here), await keyed(there)

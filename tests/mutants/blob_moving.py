@@ -1,0 +1,86 @@
+"""Mutants of moves of buckets between tablespaces."""
+
+from typing import Final
+
+from tests.mutants.mutant import Mutant, by_test
+
+_MOVING: Final = "blobit/test_moving.py"
+_READING: Final = "blobit/snapshot/test_reading.py"
+
+BLOB_MOVING_MUTANTS: Final = (
+    Mutant(
+        "what-is-read-of-a-bucket-that-left-counts",
+        "what is read counts if the bucket lived there after it was read",
+        "blobit/rows.py",
+        "            return row, lives_here(place)\n",
+        "            return row, place is not True\n",
+        by_test(
+            _MOVING,
+            "test_who_has_not_looked_since_reads_changes_and_lists_what_is_there_now",
+        ),
+    ),
+    Mutant(
+        "the-last-rows-are-copied-while-others-change-them",
+        "a bucket takes changes in one tablespace at most",
+        "blobit/moving.py",
+        "            await self._freeze()\n",
+        "",
+        by_test(_MOVING, "test_what_is_put_while_the_last_rows_are_copied_waits_and_is_there"),
+    ),
+    Mutant(
+        "whoever-moved-a-bucket-once-moves-it-for-ever",
+        "a mover writes nothing after somebody else has claimed the move",
+        "blobit/moving.py",
+        '            if row is None or row["claim"] != self._claim:\n'
+        "                raise MoveTaken(f\"somebody else moves bucket {self._move['name']}\")\n"
+        "            return Effect(writes(found), True)\n",
+        "            return Effect(writes(found), True)\n",
+        by_test(_MOVING, "test_a_mover_that_wakes_up_late_changes_nothing"),
+    ),
+    Mutant(
+        "a-ledger-dies-where-its-bucket-was",
+        "a ledger does not die where its bucket is about to leave",
+        "blobit/dying.py",
+        "    return Change((key,), decide, confirm, buckets=(scope.bucket_id,))\n",
+        "    return Change((key,), decide, confirm)\n",
+        by_test(_MOVING, "test_a_round_that_looked_before_the_move_lets_no_ledger_die"),
+    ),
+    Mutant(
+        "a-row-that-moved-while-it-was-looked-for-is-missing",
+        "no ledger of a bucket that moved meanwhile is an orphan",
+        "blobit/garbage.py",
+        "for ledger_id, bucket_id in found.items() if stayed(bucket_id)]",
+        "for ledger_id in found]",
+        by_test(
+            _MOVING,
+            "test_a_ledger_whose_bucket_moved_while_its_row_was_looked_for_is_no_orphan",
+        ),
+    ),
+    Mutant(
+        "rows-that-were-cleaned-away-confirm-a-deletion",
+        "rows of a bucket that has left tell nothing of a commit of unknown outcome",
+        "blobit/committing.py",
+        "            known = found and all(lives_here(found[key]) for key in own)\n",
+        "            known = found\n",
+        by_test(
+            _MOVING,
+            "test_rows_that_were_cleaned_away_tell_nobody_that_a_deletion_was_done",
+        ),
+    ),
+    Mutant(
+        "pins-of-before-the-move-hold-nothing",
+        "pins of all tablespaces where a bucket has lived are looked at",
+        "blobit/dying.py",
+        "    places = dict.fromkeys([scope.core.info.tablespace, *scope.former])\n",
+        "    places = dict.fromkeys([scope.core.info.tablespace])\n",
+        by_test(_MOVING, "test_pins_of_the_tablespaces_where_a_bucket_was_keep_its_ledgers"),
+    ),
+    Mutant(
+        "half-a-bucket-is-read-from-a-checkpoint",
+        "a bucket that was on its way when a checkpoint was taken is not read there",
+        "blobit/snapshot/finding.py",
+        "    return lives_here(rows[0]) if rows else not was_moved\n",
+        "    return True\n",
+        by_test(_READING, "test_a_bucket_that_was_on_its_way_at_a_checkpoint_is_not_read_there"),
+    ),
+)
