@@ -102,10 +102,8 @@ class Node:
         self._registration.watch(self._woken.set)
         self._started_ms = client.clock.wall_ms()
         self._hosted: dict[str, Hosted] = {}
-        self._suspended: dict[str, str] = {}
-        """The suspended tablespaces that have a state here, with their uuids."""
-        self._seen_changes = -1
-        """How often facts had changed when those were looked at last."""
+        self._suspended, self._seen_changes = dict[str, str](), -1
+        """The uuids of suspended tablespaces that have a state here, as of so many changes."""
         self._ending: set[asyncio.Task[None]] = set()
         self._uuids_ending: set[str] = set()
         self._crowded = self._tidied = self._closed = False

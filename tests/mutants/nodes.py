@@ -57,8 +57,8 @@ NODE_MUTANTS: Final = (
         "a-dropped-suspended-tablespace-leaves-its-states",
         "states of a suspended tablespace that is dropped are removed",
         _NODE,
-        "if not mine and uuid not in self._uuids_ending:",
-        "if fact is None:",
+        "            if not mine:\n",
+        "            if not uuid:\n",
         by_test(_SUSPENDING, "test_a_suspended_tablespace_can_be_dropped"),
     ),
     Mutant(
