@@ -1,10 +1,13 @@
-"""A worker of Spark that has done its first task: what it has loaded is not garbage, and never was.
+"""A process that has started: what it has loaded is not garbage, and never was.
 
-Spark's workers collect garbage after each task. With Spark, Arrow and a store's modules loaded one
-look at all of it takes longer than reading a hundred thousand rows, and the next task waits for it.
+A full collection looks at everything, with all that is loaded for a tenth of a second, in which the
+process does nothing else. Spark's workers collect garbage after each task, so the next task waits
+for it. In a server one long statement after the other causes full collections, and all other users
+wait.
 
 Invariants:
-- A process does so once, after its first task; what comes later is looked at as ever.
+- A worker of Spark does so once, after its first task, a server when it begins to serve; what comes
+  later is looked at as ever.
 - What is garbage then goes before the rest is kept.
 """
 
@@ -34,5 +37,15 @@ def settle() -> None:
     global _settled_process
     if _settled_process != os.getpid():
         _settled_process = os.getpid()
-        gc.collect()
-        gc.freeze()
+        keep_loaded()
+
+
+def keep_loaded() -> None:
+    """Leave everything that is there now out of all later collections, in this process.
+
+    >>> keep_loaded()
+    >>> gc.get_freeze_count() > 0
+    True
+    """
+    gc.collect()
+    gc.freeze()

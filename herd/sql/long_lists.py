@@ -20,13 +20,12 @@ WORDS_MAX: Final = 20_000
 """The most tokens that a query may have, not counting constants in lists."""
 INSERT_WORDS_MAX: Final = 100_000
 """The same for an INSERT, not counting plain constants: rows may hold `DATE '2024-02-29'`."""
-_TEXTS: Final = re.compile(r"'[^']*'|(--)[^\n]*|(/\*)(?:.*?\*/|.*)", re.DOTALL)
-_WITHOUT_TEXTS: Final = r" \1\2 "
-_WORDS: Final = re.compile(
-    r"\b(?!(?:null|true|false|default)\b)[a-z_][\w$.]*|--|;|\$(?!\w)|[^\s\w$.(),'?;-]+",
-    re.IGNORECASE,
+_PARTS: Final = re.compile(
+    r"(?P<text>'[^']*')|(?P<bracket>\()|--[^\n]*|/\*(?:.*?\*/|.*)"
+    r"|\b(?!(?:null|true|false|default)\b)[a-z_][\w$.]*|;|\$(?!\w)|[^\s\w$.(),'?;-]+",
+    re.IGNORECASE | re.DOTALL,
 )
-"""Words as far as they are easily told; a comment is one, too."""
+"""Texts, brackets, and words as far as they are easily told; a comment is one, too."""
 _INSERTS: Final = re.compile(r"\s*(?:insert|upsert|replace)\b", re.IGNORECASE)
 _ROWS: Final = re.compile(r"\b(?:values|select)\b", re.IGNORECASE)
 LONG: Final = 1_000
@@ -38,6 +37,24 @@ _OF_ROWS: Final = frozenset(
     | {TokenType.PLACEHOLDER, TokenType.TRUE, TokenType.FALSE, TokenType.DEFAULT}
 )
 
+_OPENING: Final = frozenset({TokenType.L_PAREN, TokenType.L_BRACKET})
+_CLOSING: Final = frozenset({TokenType.R_PAREN, TokenType.R_BRACKET})
+_IN_SUBSCRIPTS: Final = frozenset({TokenType.NUMBER, TokenType.STRING, TokenType.COLON})
+_OPERANDS: Final = frozenset(
+    {TokenType.NUMBER, TokenType.STRING, TokenType.NULL, TokenType.TRUE, TokenType.FALSE}
+    | {TokenType.VAR, TokenType.IDENTIFIER, TokenType.DOT, TokenType.PLACEHOLDER, TokenType.NOT}
+)
+_COMPARISON: Final = 2
+_RANKS: Final = {
+    TokenType.OR: 0,
+    TokenType.AND: 1,
+    **dict.fromkeys((TokenType.EQ, TokenType.NEQ, TokenType.LT, TokenType.GT), _COMPARISON),
+    **dict.fromkeys((TokenType.LTE, TokenType.GTE, TokenType.IS), _COMPARISON),
+    **dict.fromkeys((TokenType.PLUS, TokenType.DASH), 3),
+    **dict.fromkeys((TokenType.STAR, TokenType.SLASH), 4),
+}
+"""Operators by how closely they bind, the loosest first."""
+
 
 def is_hopeless(text: str) -> bool:
     """Whether a quick count finds too many words in a text, so that it need not be tokenized."""
@@ -46,10 +63,15 @@ def is_hopeless(text: str) -> bool:
     rows = _ROWS.search(text) if _INSERTS.match(text) else None
     has_rows = rows is not None and rows[0].lower() == "values"
     words_max = INSERT_WORDS_MAX if has_rows else WORDS_MAX
-    rest = _TEXTS.sub(_WITHOUT_TEXTS, text)
-    if not has_rows and rest.count("(") > words_max:
-        return True
-    return len(_WORDS.findall(rest)) > words_max
+    words = brackets = 0
+    # One by one: all at once they would keep the interpreter, and so all other users, for long.
+    for part in _PARTS.finditer(text):
+        kind = part.lastgroup
+        words += kind is None
+        brackets += kind == "bracket"
+        if words > words_max or (brackets > words_max and not has_rows):
+            return True
+    return False
 
 
 def has_too_many_words(tokens: Sequence[Token]) -> bool:
@@ -65,6 +87,45 @@ def has_too_many_words(tokens: Sequence[Token]) -> bool:
             place += constants_at(tokens, place + 1)
         place += 1
     return words > WORDS_MAX
+
+
+def nests_too_deeply(tokens: Sequence[Token], depth_max: int) -> bool:
+    """Whether the tree of a statement is certain to be deeper, so that it need not be parsed.
+
+    Brackets in brackets, `[]` after `[]`, and operators of one rank in a row make a level each.
+    """
+    if not depth_max < len(tokens) <= WORDS_MAX:
+        return False
+    open_rows: list[list[int]] = [[0, 0, 0, 0, 0]]
+    subscripts, before = 0, None
+    for token in tokens:
+        kind = token.token_type
+        if kind in _OPENING:
+            subscripts += kind == TokenType.L_BRACKET and before == TokenType.R_BRACKET
+            open_rows.append([0, 0, 0, 0, 0])
+        elif kind in _CLOSING:
+            if len(open_rows) > 1:
+                open_rows.pop()
+        else:
+            if kind not in _IN_SUBSCRIPTS:
+                subscripts = 0
+            rank = _RANKS.get(kind)
+            in_row = open_rows[-1]
+            if rank is not None:
+                # One that follows no operand has only one.
+                in_row[rank] += before in _OPERANDS or before in _CLOSING
+                # What binds more closely begins anew.
+                in_row[rank + 1 :] = [0] * (len(in_row) - rank - 1)
+                # A comparison is not part of a row of comparisons.
+                in_row[_COMPARISON] = 0
+            elif kind not in _OPERANDS:
+                in_row[:] = [0, 0, 0, 0, 0]
+            if max(in_row) > depth_max:
+                return True
+        if len(open_rows) > depth_max or subscripts > depth_max:
+            return True
+        before = kind
+    return False
 
 
 def constants_at(tokens: Sequence[Token], start: int) -> int:

@@ -29,6 +29,7 @@ from herd.sql.long_lists import (
     WORDS_MAX,
     has_too_many_words,
     is_hopeless,
+    nests_too_deeply,
 )
 from herd.sql.spaces import WORD as TABLESPACE
 from herd.sql.spaces import is_about_a_tablespace
@@ -188,6 +189,8 @@ def parse_tree(text: str) -> exp.Expr:
                 f"and an INSERT {INSERT_WORDS_MAX}",
                 hint="pass values as parameters, or join a table that has them",
             )
+        if nests_too_deeply(tokens, DEPTH_MAX):
+            raise TooLarge("the statement is nested too deeply")
         trees = [tree for tree in _DIALECT.parser().parse(tokens, text) if tree is not None]
         if len(text) > DEPTH_MAX:
             _check_depth(trees)

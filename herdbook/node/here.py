@@ -28,6 +28,7 @@ from engine.errors import (
     Unauthorized,
 )
 from engine.ports.clock import SystemClock
+from engine.settling import keep_loaded
 from engine.slow import SLOW, SlowSettings
 from herdbook.finding import FILE_VARIABLE, URL_VARIABLE
 from herdbook.node.opening import FolderOpening
@@ -140,6 +141,8 @@ class Roles:
     async def _run(self, role: Role) -> None:
         def serving(address: str) -> None:
             self._serving.add(role)
+            if len(self._serving) == len(self._roles):
+                self._keep_loaded()
             for turn in self._turns.values():
                 turn.set()
             self._tell(role, address)
@@ -156,6 +159,12 @@ class Roles:
             )
             runs = OF_CLUSTER if self._settings.clustered else OF_FOLDER
             await runs[role](service)
+
+    def _keep_loaded(self) -> None:
+        """Collections need not look at what is loaded, nor at what a statement would load."""
+        if Role.HERD in self._roles:
+            import herd.sql.session  # noqa: F401
+        keep_loaded()
 
     def _raise_of(self, role: Role, task: asyncio.Task[None]) -> None:
         """Raise the error of a role that failed; errors of the engine or the system unchanged."""

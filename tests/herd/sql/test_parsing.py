@@ -1,8 +1,10 @@
 """From text to trees: parameters, places, what is refused."""
 
 import contextlib
+import random
 
 import pytest
+from sqlglot import exp
 from sqlglot.optimizer import annotate_types
 
 from herd.errors import (
@@ -13,6 +15,7 @@ from herd.errors import (
     TooLarge,
 )
 from herd.sql import parsing
+from herd.sql.long_lists import nests_too_deeply
 from herd.sql.parsing import (
     TEXT_CHARACTERS_MAX,
     bind,
@@ -239,3 +242,66 @@ def test_constants_in_lists_and_rows_do_not_count_as_tokens(text: str) -> None:
 def test_statements_nested_too_deeply_are_refused(text: str) -> None:
     with pytest.raises(TooLarge, match="nested too deeply"):
         parse(text)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "SELECT CAST(NULL AS INT" + "[]" * 3_000 + ")",
+        "SELECT " + "1+" * 9_900 + "1",
+        "SELECT " + "a AND " * 5_000 + "b",
+        "SELECT a" + "[1]" * 3_000,
+        "SELECT " + "(" * 3_000 + "1" + ")" * 3_000,
+    ],
+)
+def test_statements_that_nest_too_deeply_are_refused_before_they_are_parsed(
+    text: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def parser() -> None:
+        raise AssertionError("it was parsed")
+
+    monkeypatch.setattr(parsing._DIALECT, "parser", parser)
+    with pytest.raises(TooLarge, match="nested too deeply"):
+        parse(text)
+
+
+def test_what_is_refused_before_it_is_parsed_would_have_been_refused_after() -> None:
+    chance = random.Random(7)
+    refused = 0
+    for _ in range(3_000):
+        text = f"SELECT {_expression(chance, 3)} FROM t"
+        depth_max = chance.choice((4, 6, 9, 14))
+        if nests_too_deeply(parsing._DIALECT.tokenize(text), depth_max):
+            refused += 1
+            tree = parse(text).tree
+            assert tree is not None and _depth(tree) > depth_max, text
+    assert refused > 300
+
+
+def _expression(chance: random.Random, level: int) -> str:
+    """Operators in rows, brackets, subscripts, calls and cases."""
+    if not level or chance.random() < 0.2:
+        return chance.choice(("a", "b", "1", "-1", "'x'", "NULL", "c[1][2]", "(NOT a)"))
+
+    def inner() -> str:
+        return _expression(chance, level - 1)
+
+    draw = chance.randrange(9)
+    if draw == 0:
+        return f"({inner()})"
+    if draw == 1:
+        return f"CASE WHEN {inner()} THEN {inner()} WHEN {inner()} THEN {inner()} END"
+    if draw == 2:
+        return f"coalesce({inner()}, {inner()}, {inner()})"
+    if draw == 3:
+        return f"(a BETWEEN ({inner()}) AND ({inner()}))"
+    signs = chance.choices((" + ", " - ", " * ", " / ", " = ", " < ", " AND ", " OR "), k=4)
+    parts = [inner() for _ in range(chance.randint(2, 9))]
+    return "".join(f"{part}{chance.choice(signs)}" for part in parts[:-1]) + parts[-1]
+
+
+def _depth(tree: exp.Expr) -> int:
+    depth, level = 0, [tree]
+    while level := [child for node in level for child in node.iter_expressions()]:
+        depth += 1
+    return depth

@@ -114,3 +114,33 @@ async def test_a_role_that_fails_is_reported_in_one_line_without_a_traceback(
     assert " ".join(str(error).split()) in line and "\n" not in line
     assert "bookie ended: LeaderUnavailable: nobody leads any more" in caplog.text
     assert not any(each.exc_info for each in caplog.records)
+
+
+async def test_a_server_that_has_started_leaves_what_is_loaded_out_of_collections(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    done: list[str] = []
+    ended = asyncio.Event()
+
+    async def serves(service: Service) -> None:
+        service.serving("here")
+        done.append("served")
+        await service.ended.wait()
+
+    def told(role: Role, at: str) -> None:
+        done.append(role.value)
+        if len(done) == 5:
+            ended.set()
+
+    monkeypatch.setattr(here, "keep_loaded", lambda: done.append("kept"))
+    monkeypatch.setattr(here, "OF_CLUSTER", {Role.BOOKIE: serves, Role.HTTP: serves})
+    settings = NodeSettings(data=str(tmp_path), url="herdbook://127.0.0.1:2181/herd")
+    settings.own_folder.mkdir()
+    roles = here.Roles(settings, (Role.BOOKIE, Role.HTTP), told)
+    running = asyncio.create_task(roles.run(ended))
+    while len(done) < 5:
+        await asyncio.sleep(0)
+    ended.set()
+    await running
+    # Once, when the last role begins to serve.
+    assert done == ["bookie", "served", "kept", "http", "served"]
