@@ -14,7 +14,7 @@ import contextlib
 import shutil
 import tempfile
 import weakref
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any, Final
@@ -26,11 +26,10 @@ from engine import limits
 from engine.ports.workers import Workers
 from herd import errors
 from herd.arrow import described
-from herd.reading import TablePages
+from herd.reading import Size, TablePages
 from herd.sql.query_settings import QuerySettings
 from herd.translating import database_error
 
-_BATCH_ROWS: Final = 65_536
 _INTERRUPT_S: Final = 0.05
 
 
@@ -45,8 +44,10 @@ class Work:
     """The error that occurred while rows were read, which DuckDB would wrap."""
     close: Callable[[], None] = lambda: None
     """Called on the loop when no input is read any more."""
-    small: bool = False
-    """Whether it is known to cost little: see `herd.sql.small_queries`."""
+    small: Callable[[Iterable[Size]], bool] | None = None
+    """Whether it costs little with inputs of such sizes; None: it may cost much with any. See
+    `herd.sql.small_queries`.
+    """
 
 
 def open_duck(settings: QuerySettings, folder: str) -> duckdb.DuckDBPyConnection:
@@ -102,7 +103,7 @@ def answered(
     parameters: Sequence[Any],
     inputs: Mapping[str, Callable[[], Any]],
     *,
-    size_bytes_max: int,
+    settings: QuerySettings,
     stopped: Callable[[], bool] = lambda: False,
 ) -> Iterator[Answer]:
     """Make the inputs and run a query over them. Raises DuckDB's and Arrow's errors."""
@@ -116,9 +117,9 @@ def answered(
         relation = connection.sql(sql, params=list(parameters))
         assert relation is not None, "only queries may run here"
         kinds = [str(kind) for kind in relation.types]
-        reader = relation.to_arrow_reader(_BATCH_ROWS)
+        reader = relation.to_arrow_reader(settings.batch_rows)
         try:
-            yield Answer(kinds, reader, size_bytes_max)
+            yield Answer(kinds, reader, settings.result_bytes_max)
         finally:
             # An open result keeps its connection busy for the next user.
             reader.close()
@@ -243,7 +244,7 @@ class DuckThreads:
                 work.sql,
                 work.parameters,
                 {name: _in_this_process(make) for name, make in work.inputs.items()},
-                size_bytes_max=self._settings.result_bytes_max,
+                settings=self._settings,
                 stopped=lambda: running.cancelled,
             ) as answer:
                 batches = list(answer.batches())

@@ -9,8 +9,9 @@ Invariants:
 
 import datetime
 from collections import OrderedDict
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, Final
 
 from sqlglot import exp
@@ -19,12 +20,15 @@ from engine import limits
 from engine.ports.workers import Workers
 from herd.catalog import Catalog
 from herd.errors import ParametersMismatch
+from herd.reading import Size
 from herd.sql.resolving import Past, Source, resolve
 from herd.sql.rewriting import MOMENT, named_outputs, rewritten
-from herd.sql.small_queries import is_plain
+from herd.sql.small_queries import constant_bytes, is_plain, is_small
 from herd.sql.system import is_system
 from herd.turns import read_long
 
+_SYSTEM_COLUMNS: Final = 32
+"""No system table has more."""
 _KEPT_MAX: Final = 256
 _KEPT_BYTES_MAX: Final = 32 * limits.MIB
 _CHARACTER_BYTES: Final = 64
@@ -44,8 +48,10 @@ class Prepared:
     """The statement's numbers of the parameters that it uses."""
     timed: bool
     """Whether the moment is asked for."""
-    plain: bool
-    """Whether it is small if its rows are few."""
+    outputs: int
+    """How many values a row of the answer has; 0: it is not plain."""
+    text_bytes: int
+    """How long the texts in it are."""
 
     def values(self, parameters: Sequence[Any], moment: datetime.datetime) -> list[Any]:
         """What DuckDB is given. Raises `ParametersMismatch`."""
@@ -55,6 +61,13 @@ class Prepared:
             )
         given = [parameters[number - 1] for number in self.numbers]
         return [*given, moment] if self.timed else given
+
+    def small(self, values: Sequence[Any]) -> Callable[[Iterable[Size | None]], bool] | None:
+        """Whether it is small with tables of such sizes; None: never."""
+        constants = self.text_bytes + constant_bytes(values)
+        return (
+            partial(is_small, outputs=self.outputs, constants=constants) if self.outputs else None
+        )
 
     def is_of(self, catalog: Catalog, past: Past) -> bool:
         """Whether it is what these definitions make of its text."""
@@ -68,11 +81,14 @@ def prepare(tree: exp.Expr, catalog: Catalog, past: Past, space: str) -> Prepare
 
     Raises `NoSuchTable` and what is not SQL, and `CheckpointWanted`.
     """
-    plain = is_plain(tree)
     tree = tree.copy()
     named_outputs(tree)
     resolved = resolve(tree, catalog, past, space, is_system)
     read = {source.checkpoint for source in resolved.sources}
+    columns = sum(len(source.columns) or _SYSTEM_COLUMNS for source in resolved.sources)
+    plain = is_plain(resolved.tree, columns)
+    outputs = len(resolved.tree.expressions) if plain else 0
+    texts = [node.name for node in tree.find_all(exp.Literal) if node.is_string]
     tree = rewritten(resolved.tree)
     marks = list(tree.find_all(exp.Placeholder))
     numbers = _numbers(marks)
@@ -85,7 +101,9 @@ def prepare(tree: exp.Expr, catalog: Catalog, past: Past, space: str) -> Prepare
             node.set("this", str(numbers.index(int(node.name)) + 1))
     sql = tree.sql(dialect="duckdb", comments=False)
     then = {number: past[number] for number in read if number is not None}
-    return Prepared(catalog, then, sql, resolved.sources, numbers, timed, plain)
+    return Prepared(
+        catalog, then, sql, resolved.sources, numbers, timed, outputs, constant_bytes(texts)
+    )
 
 
 def _numbers(marks: Sequence[exp.Placeholder]) -> list[int]:

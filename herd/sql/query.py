@@ -34,7 +34,6 @@ from herd.sql.query_pool import QueryPool
 from herd.sql.query_settings import QuerySettings
 from herd.sql.ranges import range_of
 from herd.sql.resolving import CheckpointWanted, Source
-from herd.sql.small_queries import is_small
 from herd.sql.system import system_table
 from herd.tablespace import Tablespace
 from herd.transaction import Transaction
@@ -342,7 +341,8 @@ class _Query:
         except BaseException:
             work.close()
             raise
-        work.small = query.plain and is_small(self._sizes)
+        small = query.small(values)
+        work.small = small if small is not None and small(self._sizes) else None
         return work
 
     def _input(

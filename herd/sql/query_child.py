@@ -159,7 +159,7 @@ class _Child:
             question.sql,
             question.parameters,
             inputs,
-            size_bytes_max=self._settings.result_bytes_max,
+            settings=self._settings,
         ) as answer:
             sink.send(answer.schema, answer.batches())
             return tuple(answer.names)

@@ -22,8 +22,9 @@ class QuerySettings:
     transactions that hold locks, so that these never wait only for other users' long queries. A
     user may have `share` of them (0: all), and `waiting_max` that wait. `memory_bytes` is what
     DuckDB may hold; above that it spills to disk, `disk_bytes` at most, and queries in processes
-    leave `disk_kept_bytes` of the disk free. `result_bytes_max` bounds one answer. A query waits at
-    most `wait_timeout_ms` for its turn and runs at most `run_timeout_ms`.
+    leave `disk_kept_bytes` of the disk free. `result_bytes_max` bounds one answer, which is made in
+    batches of `batch_rows`. A query waits at most `wait_timeout_ms` for its turn and runs at most
+    `run_timeout_ms`.
     """
 
     connections: int = 2
@@ -37,5 +38,6 @@ class QuerySettings:
     disk_bytes: int = 16 * 1024 * limits.MIB
     disk_kept_bytes: int = 0
     result_bytes_max: int = 1024 * limits.MIB
+    batch_rows: int = 65_536
     temporary: str = ""
     """The folder of those files; "": the system's folder for temporary files."""

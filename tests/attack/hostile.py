@@ -31,7 +31,7 @@ from herd.sql.prepared import prepare
 from herd.sql.query_pool import QueryPool
 from herd.sql.query_processes import QueryProcesses
 from herd.sql.query_settings import PROCESS_BYTES, QuerySettings
-from herd.sql.small_queries import SmallQueries, is_small, small_settings
+from herd.sql.small_queries import SmallQueries, small_settings
 
 SETTINGS: Final = QuerySettings(
     connections=2,
@@ -305,7 +305,7 @@ def _work(text: str) -> Work:
     if not isinstance(tree, exp.Query | exp.Values):
         raise Error("no query")
     query = prepare(tree, _NO_TABLES, {}, "default")
-    return Work(query.sql, (), {}, small=query.plain and is_small([]))
+    return Work(query.sql, (), {}, small=query.small(()))
 
 
 @asynccontextmanager

@@ -27,11 +27,36 @@ HERD_SQL_MUTANTS: Final = (
         by_test(_SMALL, "test_rows_count_as_if_each_were_joined_with_each"),
     ),
     Mutant(
+        "a-view-is-plain-whatever-its-query-is",
+        "what is plain is asked of the statement with its views' queries in it",
+        "herd/sql/prepared.py",
+        "    tree = tree.copy()\n    named_outputs(tree)",
+        "    is_plain = lambda _, columns, plain=is_plain(tree): plain\n"
+        "    tree = tree.copy()\n    named_outputs(tree)",
+        by_test(_SMALL, "test_a_view_costs_what_its_query_costs"),
+    ),
+    Mutant(
+        "rows-are-not-measured-when-they-are-read",
+        "the rows that an index names are measured before the query runs in the node",
+        "herd/sql/small_queries.py",
+        "if not isinstance(rows, pa.Table) or not is_still_small(sizes):",
+        "if not isinstance(rows, pa.Table):",
+        by_test(_SMALL, "test_long_rows_that_an_index_names_are_not_few"),
+    ),
+    Mutant(
+        "an-output-may-use-an-output-in-the-node",
+        "no expression of a plain query contains outputs, which would multiply it",
+        "herd/sql/small_queries.py",
+        "return stars * columns <= _COLUMNS_MAX and not _uses_outputs(tree)",
+        "return stars * columns <= _COLUMNS_MAX",
+        by_test(_SMALL, "test_statements_that_may_make_more_of_their_rows_are_not_plain"),
+    ),
+    Mutant(
         "a-query-of-many-rows-stays-in-the-node",
         "only a query of few rows runs in the node",
         "herd/sql/query.py",
-        "work.small = query.plain and is_small(self._sizes)",
-        "work.small = query.plain",
+        "work.small = small if small is not None and small(self._sizes) else None",
+        "work.small = (lambda sizes: True) if small is not None else None",
         by_test(_SMALL, "test_a_query_of_few_rows_runs_in_the_node_and_one_of_many_does_not"),
     ),
     Mutant(
