@@ -116,7 +116,7 @@ def plan(bytes_max: int, holding: Holding) -> Bounds:
     """The limits with which a node holds at most this many bytes. Raises `InvalidRequest`.
 
     >>> plan(2048 * MIB, Holding(1, 2, ("bookie", "herd"))).query_bytes // MIB
-    146
+    143
     """
     spare = bytes_max - holding.least_bytes
     if spare < 0:

@@ -54,7 +54,9 @@ def test_the_glance_shows_which_tablespaces_lack_replicas(client: httpx.Client) 
         told = asked(client, "GET", "/cluster")
     names = told["tablespaces"]
     assert "default" in names
-    assert told["replicas"] == {name: {"wanted": 3, "ready": 1} for name in names}
+    assert told["replicas"] == {
+        name: {"wanted": 3, "ready": 1, "suspended": False} for name in names
+    }
     assert told["warnings"] == [f"tablespace {name} has 1 of 3 replicas" for name in names]
 
 
