@@ -246,7 +246,7 @@ class RemoteSession:
                 self._detach(attached)
                 if within is not None:
                     raise self._lose(within, told) from told
-            elif within is None and not self._follower and self._may_move(told, answer):
+            elif within is None and not self._follower and self._may_move(told, answer, again):
                 self._detach(attached)
             else:
                 self._set_state(answer.state)
@@ -254,10 +254,14 @@ class RemoteSession:
             patience = patience or self._calling.patience()
             await patience.wait(told)
 
-    def _may_move(self, told: Error, answer: Failed) -> bool:
+    def _may_move(self, told: Error, answer: Failed, again: bool) -> bool:
+        """Whether a statement that no transaction came before is run where the leader is now.
+
+        If the statement itself has begun one, that ended with its leader, without any change.
+        """
         return (
             isinstance(told, LeaderUnavailable)
-            and answer.state == messages.NO_TRANSACTION
+            and (again or answer.state == messages.NO_TRANSACTION)
             and self._calling.route.moved(self.tablespace, answer.leader)
         )
 
@@ -287,7 +291,7 @@ class RemoteSession:
             if type(answer) is not Failed:
                 return _Attached(channel, expect(answer, messages.Opened).session)
             told = error_of(answer)
-            if not (answer.lost or self._may_move(told, answer)):
+            if not (answer.lost or self._may_move(told, answer, True)):
                 raise told
             await patience.wait(told)
 

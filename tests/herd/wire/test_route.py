@@ -25,7 +25,8 @@ from herd.errors import (
 from herd.nodes.commands import SpaceCommands
 from herd.nodes.facts import NodeFact, ReplicaReport, SpaceFact
 from herd.nodes.following import FollowerSession
-from herd.sql.session import Session
+from herd.sql.result import Result
+from herd.sql.session import Parameters, Session
 from herd.store import AsyncHerd
 from herd.table import AsyncTable
 from herd.tablespace import Tablespace
@@ -396,3 +397,29 @@ async def test_a_server_of_something_else_is_told_apart(tmp_path: Path) -> None:
         async with reaching(herd, ["nonsense"]) as remote:
             with pytest.raises(InterfaceError, match="address"):
                 await remote.session()
+
+
+async def test_a_read_that_began_a_transaction_moves_when_the_leader_ends_during_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked: list[str] = []
+    execute = Session.execute
+
+    async def ends(session: Session, text: str, parameters: Parameters = ()) -> Result:
+        asked.append(text)
+        if len(asked) % 2:
+            await session.begin()
+            raise LeaderUnavailable("this replica's term is over")
+        return await execute(session, text, parameters)
+
+    async with embedded(tmp_path) as herd, serving(herd) as node:
+        await (await herd.session()).execute("CREATE TABLE cow (id INT PRIMARY KEY)")
+        async with reaching(herd, [node.address]) as remote:
+            session = await remote.session(autocommit=False)
+            monkeypatch.setattr(Session, "execute", ends)
+            assert (await session.execute("SELECT count(*) FROM cow")).rows == [(0,)]
+            await session.rollback()
+            # What may have changed something is told, and not done again.
+            with pytest.raises(LeaderUnavailable, match="term is over"):
+                await session.execute("INSERT INTO cow VALUES (1)")
+            assert asked == ["SELECT count(*) FROM cow"] * 2 + ["INSERT INTO cow VALUES (1)"]
