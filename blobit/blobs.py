@@ -214,7 +214,8 @@ class AsyncBlobs:
     async def collect(self, bucket: str | None = None, *, dry_run: bool = False) -> GarbageReport:
         """Give back what nobody needs any more, of one bucket or of all and of deleted ones.
 
-        With `dry_run` it only says what it would do. Raises `NoSuchBucket`, `MetadataUnavailable`.
+        With `dry_run` it only says what it would do. Raises `NoSuchBucket`, `MetadataUnavailable`,
+        `DiskFull` (not even the reserve is free).
         """
         self.check_open()
         return await self._collector.collect(bucket, dry_run=dry_run)

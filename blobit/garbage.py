@@ -20,7 +20,7 @@ from blobit.bucket_core import BucketCore
 from blobit.bucket_removal import remove_bucket
 from blobit.compaction import Compaction, Weight, weigh
 from blobit.dying import count_due, finish, let_die
-from blobit.errors import BlobError, MetadataUnavailable, NoSuchBucket
+from blobit.errors import BlobError, DiskFull, MetadataUnavailable, NoSuchBucket
 from blobit.expiry import abort_expired_uploads, expire_objects
 from blobit.garbage_report import BucketGarbage, GarbageReport
 from blobit.garbage_scope import BucketScope
@@ -61,8 +61,8 @@ class Collector:
     async def collect(self, bucket: str | None = None, *, dry_run: bool = False) -> GarbageReport:
         """One round: of one bucket, or of all, of deleted ones and of what no row names.
 
-        What cannot be reached now is left to the next round. Raises `NoSuchBucket`,
-        `MetadataUnavailable`.
+        What cannot be reached now, or needs more room than disks have, is left to the next round.
+        Raises `NoSuchBucket`, `MetadataUnavailable`, `DiskFull` (not even the reserve is free).
         """
         try:
             return await self._collect(bucket, dry_run)
@@ -103,8 +103,8 @@ class Collector:
         for tablespace, infos in _by_tablespace(await self._buckets(bucket)).items():
             try:
                 report.buckets += await self._rounds(tablespace, infos, known, dry_run)
-            except (Error, MetadataUnavailable):
-                # Its tablespace is away, not that of the others.
+            except (Error, MetadataUnavailable, DiskFull):
+                # Its tablespace is away or its disks are full, not those of the others.
                 if bucket is not None:
                     raise
                 report.unreachable_buckets += [info.name for info in infos]
@@ -290,7 +290,7 @@ class Collector:
         for bucket_id, move in moves.items():
             if not is_under_way(move):
                 for tablespace in former_places(move):
-                    with suppress(MetadataUnavailable):
+                    with suppress(MetadataUnavailable, DiskFull):
                         await self._blobs.drop_left(tablespace, move["name"], bucket_id)
 
     async def _find_orphans(self, report: GarbageReport, known: set[int]) -> None:

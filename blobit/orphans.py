@@ -15,7 +15,7 @@ Invariants:
 from collections.abc import Awaitable, Callable, Collection
 from typing import Final
 
-from blobit.errors import MetadataUnavailable
+from blobit.errors import DiskFull, MetadataUnavailable
 from blobit.ownership import LEDGER_OWNER
 from blobit.rows import Rows
 from engine.errors import EngineError, NoSuchLedger
@@ -59,7 +59,7 @@ class OrphanScan:
                 rows = await rows_of(bucket_id)
                 if rows is None or await _has_no_row(rows, ledger_id):
                     found[ledger_id] = bucket_id
-            except (Error, MetadataUnavailable):
+            except (Error, MetadataUnavailable, DiskFull):
                 # Whether it has a row cannot be told now.
                 continue
         return found

@@ -27,6 +27,7 @@ from engine.errors import (
     EntryTooLarge,
     LedgerClosed,
     MetadataUnavailable,
+    NoSuchLedger,
     Overloaded,
     Unavailable,
 )
@@ -161,7 +162,9 @@ class LogWriter:
     async def close(self) -> None:
         """Wait for pending appends, then close the ledger, without another one.
 
-        May be called twice. Raises `MetadataUnavailable`, `RecoveryIncomplete` (call again).
+        May be called twice. Where another leader has already deleted the ledger nothing is left to
+        close, and `ended` tells `Deposed`.
+        Raises `MetadataUnavailable`, `RecoveryIncomplete` (call again).
         """
         self._closing = True
         self._hold.close()
@@ -176,8 +179,13 @@ class LogWriter:
                 self._drained = self._loop.create_future()
             await asyncio.shield(self._drained)
         if self._error is None:
-            await self._ledger.close()
-            self._end(LedgerClosed(f"log {self._lists.name}: the writer is closed"))
+            try:
+                await self._ledger.close()
+            except NoSuchLedger as error:
+                # Another leader took the log over, closed this ledger and no longer needs it.
+                self._end(Deposed(f"log {self._lists.name}: {error}"))
+            else:
+                self._end(LedgerClosed(f"log {self._lists.name}: the writer is closed"))
 
     def abandon(self, error: EngineError) -> None:
         """End at once; the ledger stays open, and what waits has an unknown outcome."""

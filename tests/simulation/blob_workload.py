@@ -23,6 +23,7 @@ from blobit.errors import (
     BucketNotEmpty,
     CommitOutcomeUnknown,
     ConditionFailed,
+    DiskFull,
     MetadataUnavailable,
     NoSuchBucket,
     NoSuchObject,
@@ -132,7 +133,7 @@ class BlobWorkload:
                 report = await self.world.disturbances.cancellable(collecting, "collection")
             except CallCancelled:
                 continue
-            except (MetadataUnavailable, NoSuchBucket) as error:
+            except (MetadataUnavailable, NoSuchBucket, DiskFull) as error:
                 self.world.trace.event("not collected", node.name, type(error).__name__)
                 continue
             for field in ("dead_ledgers", "deleted_ledgers", "moved_objects", "expired_objects"):

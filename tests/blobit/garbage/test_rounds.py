@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from blobit import BucketInfo, BucketSettings, MetadataUnavailable
+from blobit import BucketInfo, BucketSettings, DiskFull, MetadataUnavailable
 from blobit.committing import Committer
 from blobit.registry import Registry
 from tests.blobit.garbage.grounds import BUCKET, HOUR_MS, grounds
@@ -12,8 +12,9 @@ from tests.blobit.garbage.grounds import BUCKET, HOUR_MS, grounds
 ELSEWHERE = BucketSettings(tablespace="elsewhere")
 
 
-async def test_a_tablespace_that_is_away_stops_only_the_round_of_its_own_buckets(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize("error", [MetadataUnavailable, DiskFull])
+async def test_a_tablespace_that_takes_nothing_stops_only_the_round_of_its_own_buckets(
+    error: type[MetadataUnavailable | DiskFull], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async with grounds(tmp_path, grace_ms=0, orphan_ms=0) as ground:
         await ground.blobs.create_bucket("goats", ELSEWHERE)
@@ -24,7 +25,7 @@ async def test_a_tablespace_that_is_away_stops_only_the_round_of_its_own_buckets
 
         async def away(tablespace: str, *, create: bool = False) -> Committer:
             if tablespace == "elsewhere":
-                raise MetadataUnavailable("nobody leads it: try again later")
+                raise error("it takes nothing now: try again later")
             return await find(tablespace, create=create)
 
         with monkeypatch.context() as patched:
@@ -32,7 +33,7 @@ async def test_a_tablespace_that_is_away_stops_only_the_round_of_its_own_buckets
             report = await ground.blobs.collect()
             assert report.unreachable_buckets == ["goats"] and report.orphan_ledgers == 0
             assert report.total("deleted_ledgers") == 1
-            with pytest.raises(MetadataUnavailable):
+            with pytest.raises(error):
                 await ground.blobs.collect("goats")
         assert (await ground.blobs.collect()).unreachable_buckets == []
         assert await (await ground.blobs.bucket("goats")).get("heidi") == b"meh"

@@ -332,6 +332,15 @@ async def test_a_closed_log_is_led_again_and_goes_on() -> None:
     assert [found for found, _ in await whole(log)] == [Position(first.ledger, 0), position]
 
 
+async def test_a_writer_whose_ledger_another_leader_deleted_can_be_closed() -> None:
+    yard = await Yard.of(3)
+    _, writer = await led(yard)
+    await writer.append(b"one")
+    await yard.client().delete_ledger(writer.ledger)
+    await writer.close()
+    assert isinstance(await writer.ended(), Deposed)
+
+
 async def test_the_list_lies_under_the_name_of_the_log() -> None:
     yard = await Yard.of(3)
     await led(yard)
