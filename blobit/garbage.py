@@ -30,6 +30,7 @@ from blobit.ownership import is_of_bucket
 from blobit.pinned import PinnedCheckpoints
 from blobit.rows import Rows, told
 from blobit.sealing import is_abandoned, seal
+from blobit.settings import BucketSettings
 from blobit.tables import (
     REGISTRY,
     BucketInfo,
@@ -111,6 +112,7 @@ class Collector:
         if bucket is None:
             if not dry_run:
                 await self._clean(report)
+                await self._remove_stray_homes()
                 await self._drop_left(moves)
                 await self._blobs.measure_pool()
             await self._find_orphans(report, known)
@@ -284,6 +286,27 @@ class Collector:
             return False
         await self._blobs.forget_bucket(info)
         return True
+
+    async def _remove_stray_homes(self) -> None:
+        """Remove the homes that creations left which were slower than the removal of their bucket.
+
+        A tablespace that a bucket has for itself is dropped with it.
+        """
+        places = {each.tablespace for each in await self._blobs.pool_tablespaces()}
+        # Those that were asked for by name may be shared, too.
+        places.update((await self._tablespaces()).values())
+        for place in sorted(places - {REGISTRY}):
+            try:
+                rows = (await self._blobs.committer(place)).rows
+                homes = {row["bucket_id"] async for row in rows.scan("homes")}
+                # Only now: a bucket is named before it has a home.
+                known = {*await self._tablespaces(), *await self._blobs.moves.every()}
+                for bucket_id in homes - known:
+                    info = BucketInfo("", bucket_id, place, BucketSettings(), 0)
+                    scope = await self._scope(info, False)
+                    await remove_bucket(scope, await rows.ledgers(bucket_id))
+            except (Error, MetadataUnavailable, DiskFull):
+                continue
 
     async def _drop_left(self, moves: Mapping[int, Row]) -> None:
         """Drop the tablespaces that buckets had for themselves and have left."""

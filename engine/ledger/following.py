@@ -50,7 +50,8 @@ class LacFollower:
     async def read_now(self, at_least: int = NO_ENTRY) -> int:
         """Ask the ensemble for its LAC; what it returns covers all that was announced before.
 
-        Waits until the LAC is at least `at_least`, for as long as a read may take.
+        Waits until the LAC is at least `at_least`, for as long as a read may take. If it is less
+        then, all bookies have said so.
 
         Raises `Unavailable` when too few bookies answer, and what reading the metadata raises.
         """
@@ -66,9 +67,13 @@ class LacFollower:
             with suppress(TimeoutError):
                 async with asyncio.timeout(self._context.settings.read_timeout_ms / 1000):
                     await self.wait_above(at_least - 1)
+        if self.lac < at_least and not self.metadata.closed:
+            # One that does not answer may know more.
+            await self._ask_all(each=True)
         return self.lac
 
-    async def _ask_all(self) -> None:
+    async def _ask_all(self, *, each: bool = False) -> None:
+        """Ask as many that no quorum has only others; with `each` all have to answer."""
         ensemble = self.metadata.fragments[-1].ensemble
         quorums = self._context.quorums(self.metadata)
         tasks = {
@@ -79,7 +84,7 @@ class LacFollower:
         try:
             async with asyncio.timeout(self._context.settings.read_timeout_ms / 1000):
                 pending = set(tasks)
-                while pending and not covered(quorums, answered):
+                while pending and (each or not covered(quorums, answered)):
                     done, pending = await asyncio.wait(pending, return_when=asyncio.FIRST_COMPLETED)
                     for task in [task for task in tasks if task in done]:
                         if self._learn(task.result()):
@@ -89,7 +94,7 @@ class LacFollower:
         finally:
             for task in tasks:
                 task.cancel()
-        if not covered(quorums, answered):
+        if len(answered) < len(tasks) if each else not covered(quorums, answered):
             troubles = self._context.troubles
             raise Unavailable(
                 f"ledger {self.metadata.ledger_id}: too few bookies of {', '.join(ensemble)} "

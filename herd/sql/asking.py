@@ -37,6 +37,8 @@ class Alone:
 
     right: Right | None
     parsed: Parsed
+    reads: bool
+    """Whether it changes nothing."""
 
 
 def alone(text: str, rows: int) -> Alone:
@@ -51,7 +53,7 @@ def alone(text: str, rows: int) -> Alone:
     """
     parsed = parse(text)
     right = _right_of(parse(parsed.rest(1)) if parsed.word == "EXPLAIN" else parsed)
-    return Alone(right, at_most(parsed, rows))
+    return Alone(right, at_most(parsed, rows), right_of(parsed) == "read")
 
 
 def _right_of(parsed: Parsed) -> Right | None:

@@ -173,7 +173,7 @@ class CreateTable:
                 for values in (python_rows(found) if self.with_rows else ())
             ]
 
-        return table, await work.query.off_loop(found, stored)
+        return table, await work.query.off_loop(found.num_rows, stored)
 
 
 def wants_full_changes(node: exp.Expr) -> bool:

@@ -245,7 +245,7 @@ class Insert:
         assert self.source is not None
         found = await work.query.run(self.source, given[:-1], work.transaction)
         self._check_count(found.num_columns, self.source)
-        return await work.query.off_loop(found, lambda: self._stored_rows(found, given))
+        return await work.query.off_loop(found.num_rows, lambda: self._stored_rows(found, given))
 
     def _stored_rows(self, found: "pyarrow.Table", given: Given) -> list[Row]:
         """In a thread, perhaps."""

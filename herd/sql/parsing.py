@@ -9,14 +9,17 @@ Invariants:
 
 import difflib
 import re
+import traceback
 from collections.abc import Collection, Mapping, Sequence, Set
 from dataclasses import dataclass
 from typing import Any, Final
 
 from sqlglot import exp
 from sqlglot.errors import ErrorLevel, ParseError, TokenError
+from sqlglot.tokenizer_core import Token
 
 from herd.errors import (
+    DatabaseError,
     NotSupportedError,
     ParametersMismatch,
     ProgrammingError,
@@ -41,6 +44,7 @@ DEPTH_MAX: Final = 900
 """The maximum nesting depth. The query engine allows 1,000, including its own levels."""
 NAME_CHARACTERS_MAX: Final = 255
 PARAMETERS_MAX: Final = 65_535
+_FREED_AT_ONCE: Final = 1_000
 _DIALECT: Final = Herd()
 _SPACE: Final = re.compile(r"(?:\s+|--[^\n]*(?:\n|$)|/\*.*?\*/)+", re.DOTALL)
 _SPACES: Final = re.compile(r"(?:\s+|--[^\n]*|/\*(?:.*?\*/|.*))+", re.DOTALL)
@@ -182,24 +186,25 @@ def _check_names(text: str, tree: exp.Expr) -> None:
 
 def parse_tree(text: str) -> exp.Expr:
     """The tree of one statement. Raises as `parse`."""
-    try:
-        if is_hopeless(text) or has_too_many_words(tokens := _DIALECT.tokenize(text)):
-            raise TooLarge(
-                f"a query may have at most {WORDS_MAX} tokens, not counting constants in lists, "
-                f"and an INSERT {INSERT_WORDS_MAX}",
-                hint="pass values as parameters, or join a table that has them",
-            )
-        if nests_too_deeply(tokens, DEPTH_MAX):
-            raise TooLarge("the statement is nested too deeply")
-        trees = [tree for tree in _DIALECT.parser().parse(tokens, text) if tree is not None]
-        if len(text) > DEPTH_MAX:
-            _check_depth(trees)
-    except ParseError as error:
-        raise _syntax_error(text, error) from None
-    except TokenError:
-        raise SqlSyntaxError("unterminated quote or comment") from None
-    except RecursionError:
-        raise TooLarge("the statement is nested too deeply") from None
+    # An error that came from within would keep all tokens of the text for as long as it lives.
+    tokens, failure = _tokens(text)
+    trees: list[exp.Expr] = []
+    if tokens is not None:
+        try:
+            trees = [tree for tree in _DIALECT.parser().parse(tokens, text) if tree is not None]
+            if len(text) > DEPTH_MAX and _is_too_deep(trees):
+                failure = _nested()
+        except ParseError as error:
+            failure = _syntax_error(text, error)
+            # The error and a frame of the parser hold each other, and the frame holds the tokens.
+            traceback.clear_frames(error.__traceback__)
+        except TokenError:
+            failure = _unterminated()
+        except RecursionError:
+            failure = _nested()
+        _forget(tokens)
+    if failure is not None:
+        raise failure
     trees = [tree for tree in trees if not isinstance(tree, exp.Semicolon)]
     if not trees:
         raise SqlSyntaxError("there is no statement")
@@ -208,14 +213,47 @@ def parse_tree(text: str) -> exp.Expr:
     return trees[0]
 
 
-def _check_depth(trees: Sequence[exp.Expr]) -> None:
-    """Raise `TooLarge` for nesting that the query engine would refuse, before any other step."""
+def _tokens(text: str) -> tuple[list[Token] | None, DatabaseError | None]:
+    """The tokens of a text, or why it need not be parsed."""
+    try:
+        tokens = None if is_hopeless(text) else _DIALECT.tokenize(text)
+    except TokenError:
+        return None, _unterminated()
+    if tokens is None or has_too_many_words(tokens):
+        _forget(tokens)
+        return None, TooLarge(
+            f"a query may have at most {WORDS_MAX} tokens, not counting constants in lists, "
+            f"and an INSERT {INSERT_WORDS_MAX}",
+            hint="pass values as parameters, or join a table that has them",
+        )
+    if nests_too_deeply(tokens, DEPTH_MAX):
+        _forget(tokens)
+        return None, _nested()
+    return tokens, None
+
+
+def _forget(tokens: list[Token] | None) -> None:
+    """Free tokens some at a time: no other thread runs while objects are freed."""
+    while tokens:
+        del tokens[-_FREED_AT_ONCE:]
+
+
+def _nested() -> TooLarge:
+    return TooLarge("the statement is nested too deeply")
+
+
+def _unterminated() -> SqlSyntaxError:
+    return SqlSyntaxError("unterminated quote or comment")
+
+
+def _is_too_deep(trees: Sequence[exp.Expr]) -> bool:
+    """Whether the query engine would refuse the nesting; asked before any other step."""
     level = trees
     for _ in range(DEPTH_MAX):
         level = [child for node in level for child in node.iter_expressions()]
         if not level:
-            return
-    raise TooLarge("the statement is nested too deeply")
+            return False
+    return True
 
 
 def parse_expression(text: str) -> exp.Expr:

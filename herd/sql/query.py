@@ -21,7 +21,7 @@ from engine.state.contract import Snapshot
 from herd.arrow import KEY, POSITION, python_rows
 from herd.catalog import Catalog, rows_of
 from herd.columns import ColumnCache, ColumnSettings
-from herd.errors import Error, NotSupportedError, TransactionEnded
+from herd.errors import Error, NoSuchColumn, NotSupportedError, TransactionEnded
 from herd.indexed import Indexed
 from herd.reading import Reading, Size, Want
 from herd.schema import Table
@@ -37,7 +37,7 @@ from herd.sql.resolving import CheckpointWanted, Source
 from herd.sql.system import system_table
 from herd.tablespace import Tablespace
 from herd.transaction import Transaction
-from herd.turns import ROWS_AT_ONCE
+from herd.turns import ROWS_AT_ONCE, read_long
 
 T = TypeVar("T")
 
@@ -154,12 +154,12 @@ class QueryEngine:
             tree.set("where", exp.Where(this=where.copy()))
         found = await self.run(tree, parameters, transaction, moment=moment)
         return await self.off_loop(
-            found, lambda: [(row[0], row[1], row[2:]) for row in python_rows(found)]
+            found.num_rows, lambda: [(row[0], row[1], row[2:]) for row in python_rows(found)]
         )
 
-    async def off_loop(self, found: pa.Table, make: Callable[[], T]) -> T:
-        """What `make` makes of a result, in a thread if it has many rows."""
-        if found.num_rows <= ROWS_AT_ONCE:
+    async def off_loop(self, count: int, make: Callable[[], T]) -> T:
+        """What `make` makes of so many rows or columns, in a thread if they are many."""
+        if count <= ROWS_AT_ONCE:
             return make()
         return await self.workers.run(make)
 
@@ -224,10 +224,17 @@ class _Query:
                 lambda: self._work(explain), owner=self._engine, holding=holding
             )
         except Error as error:
-            complete(error, self._tree, self._tables)
+            await self._complete(error)
             if self._transaction is not None and self._transaction.ended:
                 raise TransactionEnded("the transaction was ended during the query") from error
             raise
+
+    async def _complete(self, error: Error) -> None:
+        if not is_long(self._tree):
+            complete(error, self._tree, self._tables)
+            return
+        tables = self._tables() if isinstance(error, NoSuchColumn) else []
+        await read_long(self._engine.workers, lambda: complete(error, self._tree, lambda: tables))
 
     def _catalog(self) -> Catalog:
         if self._transaction is not None:

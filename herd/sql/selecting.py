@@ -54,7 +54,8 @@ class Select:
 
     async def run(self, work: Work, given: Given) -> Result:
         """Ask the query engine."""
-        return query_result(await work.query.run(self.tree, given[:-1], work.own))
+        answer = await work.query.run(self.tree, given[:-1], work.own)
+        return await work.query.off_loop(answer.num_columns, lambda: query_result(answer))
 
 
 class SelectForUpdate:
@@ -104,7 +105,7 @@ class SelectForUpdate:
                     rows.append(self.catalog.plan(self.table).decode(value))
         elif self.ordered is not None:
             answer = await work.query.run(self.ordered, given[:-1], work.own)
-            found = await work.query.off_loop(answer, lambda: python_rows(answer))
+            found = await work.query.off_loop(answer.num_rows, lambda: python_rows(answer))
             named = [(key, position, ()) for key, position in found]
             locked = {key: row async for key, row, _ in self.target.locked(work, given, named, [])}
             rows = [locked[key] for key, _ in found if key in locked]

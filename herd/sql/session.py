@@ -243,7 +243,9 @@ class Session:
         catalog = self.space.catalog if transaction is None else transaction.catalog
         if len(text) > LONG_CHARACTERS:
             user = "" if self.permits is None else self.permits.user
-            planned = await read_long(self.query.workers, lambda: Planned(read(), catalog), user)
+            planned = await read_long(
+                self.query.workers, lambda: _whole(Planned(read(), catalog)), user
+            )
         else:
             planned = Planned(read(), catalog)
         self._plans.keep(text, planned)
@@ -333,6 +335,12 @@ class Session:
 def given_of(space: "Tablespace", planned: Planned, parameters: Parameters) -> Given:
     """A statement's parameters, bound, and its moment."""
     return (*bind(planned.parsed, parameters), moment_of(space))
+
+
+def _whole(planned: Planned) -> Planned:
+    """A plan with the right that it needs, which takes a walk through the whole tree."""
+    _ = planned.right
+    return planned
 
 
 async def _run(planned: Planned, work: Work, parameters: Parameters) -> Result:

@@ -21,7 +21,7 @@ def shape_of(text: str) -> str:
     from sqlglot.errors import SqlglotError
 
     try:
-        tokens = tokenize(text[: 20 * _CHARACTERS_MAX], read="postgres")
+        tokens = tokenize(text[: 4 * _CHARACTERS_MAX], read="postgres")
     except SqlglotError:
         return "a statement that cannot be read"
     words: list[str] = []

@@ -32,7 +32,7 @@ from herdbook.http.naming import session_in, tablespaces_of
 from herdbook.http.routes import KNOWN, Ask, Judged, Need, Route
 
 if TYPE_CHECKING:
-    from herd.sql.parsing import Parsed
+    from herd.sql.asking import Alone
 
 RESULT_BYTES_MAX: Final = 16 * 1024 * 1024
 _EXACT_IN_JSON: Final = 2**53
@@ -110,7 +110,7 @@ async def judge(house: House, body: QueryShape, who: Principal) -> Judged:
         said = await read_long(house.herd.workers, read, who.name)
     else:
         said = alone(body.sql, body.limit + 1)
-    return Judged(said.right, said.parsed)
+    return Judged(said.right, said)
 
 
 async def list_tablespaces(house: House, ask: Ask) -> Told:
@@ -138,22 +138,20 @@ async def list_tables(house: House, ask: Ask) -> Told:
 
 async def query(house: House, ask: Ask) -> Told:
     """Run one statement."""
-    from herd.permits import right_of
     from herd.sql.session import Session
 
     asked: QueryShape = ask.body
     clock = house.ledgers.clock
     begun_s = clock.monotonic()
-    parsed: Parsed = ask.said
-    looks = right_of(parsed) == "read"
+    said: Alone = ask.said
     session = await session_in(house, ask.path["name"], ask.who)
     try:
         async with asyncio.timeout(asked.timeout_ms / 1000) as late, _waited_for(ask.request, late):
             if isinstance(session, Session):
-                await session.know(parsed)
-            result = await session.execute(parsed.text, asked.parameters)
+                await session.know(said.parsed)
+            result = await session.execute(said.parsed.text, asked.parameters)
     except TimeoutError:
-        raise _late(asked.timeout_ms, looks) from None
+        raise _late(asked.timeout_ms, said.reads) from None
     finally:
         await session.close()
     rows, truncated = await _rows(house, result, asked.limit)
@@ -183,8 +181,8 @@ async def _waited_for(request: Request, late: asyncio.Timeout) -> AsyncIterator[
         watching.cancel()
 
 
-def _late(timeout_ms: int, looks: bool) -> HttpError:
-    if looks:
+def _late(timeout_ms: int, reads: bool) -> HttpError:
+    if reads:
         remedy = "ask for less, or give it more time by timeout_ms"
         return HttpError(408, "query_late", f"no answer in {timeout_ms:,} ms", remedy=remedy)
     return HttpError(

@@ -28,7 +28,7 @@ from engine.errors import (
     Unauthorized,
 )
 from engine.ports.clock import SystemClock
-from engine.settling import keep_loaded
+from engine.settling import serve_many
 from engine.slow import SLOW, SlowSettings
 from herdbook.finding import FILE_VARIABLE, URL_VARIABLE
 from herdbook.node.opening import FolderOpening
@@ -142,7 +142,7 @@ class Roles:
         def serving(address: str) -> None:
             self._serving.add(role)
             if len(self._serving) == len(self._roles):
-                self._keep_loaded()
+                self._serve_many()
             for turn in self._turns.values():
                 turn.set()
             self._tell(role, address)
@@ -160,11 +160,11 @@ class Roles:
             runs = OF_CLUSTER if self._settings.clustered else OF_FOLDER
             await runs[role](service)
 
-    def _keep_loaded(self) -> None:
+    def _serve_many(self) -> None:
         """Collections need not look at what is loaded, nor at what a statement would load."""
         if Role.HERD in self._roles:
             import herd.sql.session  # noqa: F401
-        keep_loaded()
+        serve_many()
 
     def _raise_of(self, role: Role, task: asyncio.Task[None]) -> None:
         """Raise the error of a role that failed; errors of the engine or the system unchanged."""

@@ -166,6 +166,26 @@ async def test_forgetting_a_bucket_drops_its_own_tablespace_and_never_one_of_the
             assert ids == {kept.bucket_id, again.bucket_id}
 
 
+@pytest.mark.parametrize("tablespace", [None, "farm"])
+async def test_a_creation_that_is_slower_than_the_removal_of_its_bucket_leaves_nothing(
+    tablespace: str | None, tmp_path: Path
+) -> None:
+    async with clustered(tmp_path, settings=EAGER) as store:
+        blobs, registry = store.blobs, store.blobs._registry
+        await blobs.create_bucket("kept", tablespace=tablespace)
+        slow = (await blobs.create_bucket("slow", tablespace=tablespace)).core
+        await blobs.delete_bucket("slow")
+        assert (await blobs.collect()).cleaned_buckets == ["slow"]
+        # Only now the last step of its creation arrives.
+        await registry._open(slow.info, new=True)
+        assert await slow.rows.get("homes", (slow.bucket_id,)) is not None
+        await blobs.collect()
+        for table in ("homes", "open_buckets", "counts"):
+            rows = [row async for row in slow.rows.scan(table)]
+            assert slow.bucket_id not in {row["bucket_id"] for row in rows}, table
+        await (await blobs.bucket("kept")).put("one", b"moo")
+
+
 async def test_a_version_that_knows_of_no_pool_takes_its_tablespaces_for_named_ones(
     tmp_path: Path,
 ) -> None:

@@ -12,6 +12,7 @@ import random
 from collections.abc import Callable, Sequence
 from typing import Final, Protocol, TypeVar
 
+from engine.metadata.ledgers import LEDGERS, decode_metadata
 from tests.simulation.disturbances import Disturbed
 from tests.simulation.network import Link
 from tests.simulation.nodes import BookieNode, ClientNode, World
@@ -252,15 +253,24 @@ class Nemesis:
 
     def _may_lose(self, node: BookieNode) -> bool:
         """Whether the promise still covers losing this node's newest bookie; if so, note it."""
-        if not node.bookie_ids:
+        newest = node.newest_bookie
+        if not node.bookie_ids or newest is None:
             return False
-        lossy = self.lossy | {node.bookie_ids[-1]}
+        lossy = self.lossy | {node.bookie_ids[-1], newest}
         for ledger in self._oracle.ledgers.values():
             metadata = ledger.metadata
             if metadata is None or ledger.deleted:
                 continue
             if len(metadata.bookies() & lossy) > metadata.ack_quorum - 1:
                 return False
+        # One whose creator did not hear that it was created is in a log all the same.
+        tree = self._world.tree.tree
+        for name in tree.children(LEDGERS):
+            found = tree.get(f"{LEDGERS}/{name}")
+            if found is not None and name.isdigit():
+                metadata = decode_metadata(found.value)
+                if len(metadata.bookies() & lossy) > metadata.ack_quorum - 1:
+                    return False
         self.lossy = lossy
         return True
 

@@ -11,9 +11,10 @@ import random
 from collections.abc import Callable
 from dataclasses import replace
 
+from engine.bookie.folder import read_identity
 from engine.bookie.service import BookieService
 from engine.bookie.settings import BookieSettings
-from engine.errors import FolderError, Unavailable
+from engine.errors import EngineError, FolderError, Unavailable
 from engine.expiry import CLOCK_DIFFERENCE_MS
 from engine.ledger.client import LedgerClient
 from engine.ledger.settings import ClientSettings
@@ -191,6 +192,15 @@ class BookieNode:
         world.trace.event("serves", self.name, service.bookie_id, service.boot)
         if self.repair is not None:
             await start_repair(self, service, clock, self.repair)
+
+    @property
+    def newest_bookie(self) -> str | None:
+        """The bookie that its disk names, which may have failed before it served; None: unknown."""
+        try:
+            found = read_identity(self.disk)
+        except (OSError, EngineError):
+            return None
+        return found.bookie_id if found is not None else None
 
     @property
     def registered(self) -> bool:

@@ -236,6 +236,16 @@ async def test_reading_past_the_end_is_refused() -> None:
     assert [batch async for batch in log.read(last, last)] == []
 
 
+async def test_a_position_that_a_bookie_which_is_away_may_know_of_is_not_past_the_end() -> None:
+    yard = await Yard.of(3)
+    log, writer = await led(yard)
+    last = await writer.append(b"one")
+    yard.bookies[0].down = True
+    with pytest.raises(Unavailable):
+        async for _ in log.read(START, Position(last.ledger, 5)):
+            pass
+
+
 async def test_a_range_ends_where_it_was_told_to() -> None:
     yard = await Yard.of(3)
     log, writer = await led(yard, replace(SETTINGS, roll_entries=4))

@@ -1,10 +1,37 @@
-"""A statement that takes longer than a transaction may be idle."""
+"""Statements that take long, and those that are long."""
 
 import asyncio
+import gc
+import sys
+from types import FrameType
 
+import pytest
+from sqlglot.tokenizer_core import Token
+
+from engine.access.principal import Grant, Principal
+from engine.slow import SLOW
+from herd.errors import Error, SqlSyntaxError, TooLarge
 from herd.settings import HerdSettings
+from herd.sql.parsing import parse
+from herd.sql.session import Session
 from tests.herd.sql.querying import until
 from tests.herd.sql.sessions import asking
+
+LONG = {
+    "columns": ("SELECT ", "id, ", "1 FROM cow"),
+    "functions": ("SELECT ", "abs(id), ", "1 FROM cow"),
+    "cases": ("SELECT ", "CASE WHEN id > 1 THEN 2 ELSE 3 END, ", "1 FROM cow"),
+    "conditions": ("SELECT id FROM cow WHERE ", "(id = 1 AND milk > 2) OR ", "id = 3"),
+    "a list": ("SELECT id FROM cow WHERE id IN (", "1, ", "2)"),
+    "unions": ("SELECT 1", " UNION ALL SELECT id FROM cow", ""),
+    "a column that is not there": ("SELECT ", "id, ", "hay FROM cow"),
+    "a function that fails": ("SELECT ", "id, ", "error('no') FROM cow"),
+    "a word too many": ("SELECT ", "id, ", "1 FROM cow)"),
+    "too many words": ("SELECT ", "id, id, id, id, id, id, id, id, ", "1 FROM cow"),
+    "too deep": ("SELECT ", "1 + (", "1"),
+    "no right": ("UPDATE cow SET milk = ", "1 + ", "1"),
+}
+"""How a long statement begins, what is repeated in it, and how it ends."""
 
 
 async def test_a_statement_of_its_own_may_take_longer_than_others_may_be_idle() -> None:
@@ -25,3 +52,56 @@ async def test_a_statement_of_its_own_may_take_longer_than_others_may_be_idle() 
         gate.set()
         assert await adding == 1
         assert await on.rows("SELECT milk FROM cow WHERE id = 1") == [(2,)]
+
+
+@pytest.mark.parametrize("kind", LONG)
+async def test_what_the_loop_does_for_a_statement_does_not_grow_with_its_length(
+    kind: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(SLOW, "sql_s", 0.0)
+    before, repeated, after = LONG[kind]
+    async with asking() as on:
+        await on.run(
+            "CREATE TABLE cow (id INT PRIMARY KEY, milk INT)", "INSERT INTO cow VALUES (1, 2)"
+        )
+        reader = Principal("eve", grants=(Grant("tablespace", on.space.name, "read"),))
+        counts: list[int] = []
+        for times in (600, 600, 2_400):
+            # The first one loads what it needs.
+            session = Session(on.space, on.engine, whose=reader)
+            text = before + times * repeated + after + f" -- {len(counts)}"
+            counts.append(await _calls_on_loop(session, text))
+        short, long = counts[1:]
+        assert long < short + 2_000, f"{short} calls became {long}"
+
+
+async def _calls_on_loop(session: Session, text: str) -> int:
+    """How many functions the thread of the loop calls until a statement has ended."""
+    count = 0
+
+    def called(frame: FrameType, event: str, told: object) -> None:
+        nonlocal count
+        count += event in ("call", "c_call")
+
+    sys.setprofile(called)
+    try:
+        await session.execute(text)
+    except Error:
+        pass
+    finally:
+        sys.setprofile(None)
+    return count
+
+
+@pytest.mark.parametrize("kind", ["a word too many", "too many words", "too deep"])
+def test_an_error_does_not_keep_the_tokens_of_its_statement(kind: str) -> None:
+    before, repeated, after = LONG[kind]
+    gc.collect()
+    gc.disable()
+    try:
+        with pytest.raises((SqlSyntaxError, TooLarge)) as caught:
+            parse(before + 3_000 * repeated + after)
+        kept = sum(isinstance(each, Token) for each in gc.get_objects())
+    finally:
+        gc.enable()
+    assert caught.value.message and kept < 100
