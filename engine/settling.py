@@ -3,22 +3,19 @@
 A full collection looks at everything, with all that is loaded for a tenth of a second, in which the
 process does nothing else. Spark's workers collect garbage after each task, so the next task waits
 for it. In a server one long statement after the other causes full collections, and all other users
-wait: they look at all that the statement is made of, again and again while it becomes more.
+wait.
 
 Invariants:
 - A worker of Spark does so once, after its first task, a server when it begins to serve; what comes
   later is looked at as ever.
 - What is garbage then goes before the rest is kept.
-- A server makes a tenth of the full collections. At most some 700,000 objects wait for one.
 """
 
 import gc
 import os
 from collections.abc import Iterator
-from typing import Final, TypeVar
+from typing import TypeVar
 
-_FULL_AFTER: Final = 100
-"""So many collections of younger objects come before a full one; usually 10."""
 T = TypeVar("T")
 _settled_process = 0
 
@@ -52,15 +49,3 @@ def keep_loaded() -> None:
     """
     gc.collect()
     gc.freeze()
-
-
-def serve_many() -> None:
-    """The same for a server, and full collections are rare from now on, in this process.
-
-    >>> serve_many()
-    >>> gc.get_threshold()[2]
-    100
-    """
-    keep_loaded()
-    youngest, younger, _ = gc.get_threshold()
-    gc.set_threshold(youngest, younger, _FULL_AFTER)

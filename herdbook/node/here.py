@@ -27,8 +27,9 @@ from engine.errors import (
     LevelTooNew,
     Unauthorized,
 )
+from engine.growth import collecting
 from engine.ports.clock import SystemClock
-from engine.settling import serve_many
+from engine.settling import keep_loaded
 from engine.slow import SLOW, SlowSettings
 from herdbook.finding import FILE_VARIABLE, URL_VARIABLE
 from herdbook.node.opening import FolderOpening
@@ -95,6 +96,7 @@ class Roles:
         self.others: dict[str, str] = {}
         """Which processes of the node, beside this one, do not serve, and what they do instead."""
         self._tasks: dict[Role, asyncio.Task[None]] = {}
+        self._collecting: asyncio.Task[None] | None = None
         self._told: set[Role] = set()
         """Roles whose failure was already reported or raised."""
         broker = settings.broker
@@ -119,6 +121,8 @@ class Roles:
                 await self._until(waiting)
             finally:
                 waiting.cancel()
+                if self._collecting is not None:
+                    self._collecting.cancel()
                 for role in reversed(self._roles):
                     await self.end(role)
 
@@ -142,7 +146,7 @@ class Roles:
         def serving(address: str) -> None:
             self._serving.add(role)
             if len(self._serving) == len(self._roles):
-                self._serve_many()
+                self._collect_garbage()
             for turn in self._turns.values():
                 turn.set()
             self._tell(role, address)
@@ -160,11 +164,12 @@ class Roles:
             runs = OF_CLUSTER if self._settings.clustered else OF_FOLDER
             await runs[role](service)
 
-    def _serve_many(self) -> None:
+    def _collect_garbage(self) -> None:
         """Collections need not look at what is loaded, nor at what a statement would load."""
         if Role.HERD in self._roles:
             import herd.sql.session  # noqa: F401
-        serve_many()
+        keep_loaded()
+        self._collecting = asyncio.create_task(collecting(), name="collections of garbage")
 
     def _raise_of(self, role: Role, task: asyncio.Task[None]) -> None:
         """Raise the error of a role that failed; errors of the engine or the system unchanged."""

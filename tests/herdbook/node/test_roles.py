@@ -132,7 +132,7 @@ async def test_a_server_that_has_started_leaves_what_is_loaded_out_of_collection
         if role is Role.HTTP:
             ended.set()
 
-    monkeypatch.setattr(here, "serve_many", lambda: done.append("kept"))
+    monkeypatch.setattr(here, "keep_loaded", lambda: done.append("kept"))
     monkeypatch.setattr(here, "OF_CLUSTER", {Role.BOOKIE: serves, Role.HTTP: serves})
     settings = NodeSettings(data=str(tmp_path), url="herdbook://127.0.0.1:2181/herd")
     settings.own_folder.mkdir()

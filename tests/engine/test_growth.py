@@ -1,0 +1,73 @@
+"""When a server makes full collections of garbage."""
+
+import asyncio
+import gc
+from collections.abc import Iterator
+
+import pytest
+
+from engine import growth
+from engine.growth import Growth, collecting
+from engine.limits import MIB
+
+
+@pytest.fixture(autouse=True)
+def _usual() -> Iterator[None]:
+    before = gc.get_threshold()
+    yield
+    gc.set_threshold(*before)
+
+
+def due(growth: Growth, *sizes_mib: int) -> list[bool]:
+    """What it says of the memory, second by second."""
+    return [growth.is_due(size_mib * MIB) for size_mib in sizes_mib]
+
+
+def test_what_is_held_for_a_moment_alone_is_no_reason() -> None:
+    assert not any(due(Growth(100 * MIB), *[100, 400, 500, 400, 120] * 10))
+
+
+def test_what_stays_for_some_seconds_is_one_and_after_that_only_what_comes_on_top() -> None:
+    growth = Growth(100 * MIB)
+    assert due(growth, 200, 200, 200, 200, 200) == [False] * 4 + [True]
+    growth.collected(180 * MIB)
+    assert not any(due(growth, *[270] * 10))
+    assert due(growth, *[280] * 5)[-1]
+
+
+def test_what_goes_by_itself_lowers_what_is_compared_with() -> None:
+    growth = Growth(500 * MIB)
+    assert not any(due(growth, *[200] * 10))
+    assert due(growth, *[300] * 5)[-1]
+
+
+def test_very_much_is_a_reason_at_once() -> None:
+    assert due(Growth(100 * MIB), 900) == [True]
+
+
+async def test_a_server_collects_when_it_has_grown_and_python_does_so_again_when_it_ends(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    sizes_mib = iter([100, *[300] * 5, 150])
+    collected = asyncio.Event()
+    before = gc.get_threshold()
+    monkeypatch.setattr(growth, "_EACH_S", 0.0)
+    monkeypatch.setattr(growth, "_resident_bytes", lambda: next(sizes_mib, 150) * MIB)
+    monkeypatch.setattr(gc, "collect", lambda: collected.set())
+    task = asyncio.create_task(collecting())
+    await collected.wait()
+    assert gc.get_threshold()[:2] == before[:2] and gc.get_threshold()[2] > 1_000_000
+    assert next(sizes_mib, None) is None
+    task.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await task
+    assert gc.get_threshold() == before
+
+
+async def test_where_the_system_tells_no_memory_python_goes_on_as_usual(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    before = gc.get_threshold()
+    monkeypatch.setattr(growth, "_resident_bytes", lambda: None)
+    await collecting()
+    assert gc.get_threshold() == before
