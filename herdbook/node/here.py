@@ -27,11 +27,11 @@ from engine.errors import (
     LevelTooNew,
     Unauthorized,
 )
-from engine.growth import collecting
 from engine.ports.clock import SystemClock
 from engine.settling import keep_loaded
 from engine.slow import SLOW, SlowSettings
 from herdbook.finding import FILE_VARIABLE, URL_VARIABLE
+from herdbook.node.growth import collecting
 from herdbook.node.opening import FolderOpening
 from herdbook.node.roles import OF_CLUSTER, OF_FOLDER, Service, write_client_file
 from herdbook.node.settings import NodeSettings, Role

@@ -20,8 +20,9 @@ import time
 from collections import Counter
 from concurrent.futures import ThreadPoolExecutor
 from multiprocessing import get_context
-from multiprocessing.synchronize import Event
+from multiprocessing.synchronize import Event as ProcessEvent
 from pathlib import Path
+from threading import Event
 from typing import Any, Final
 
 import httpx
@@ -107,7 +108,7 @@ def _flood(folder: Path, names: list[str], seconds: float, times_max: float) -> 
         with ThreadPoolExecutor(6) as threads, askers(url, *["eve"] * 6) as eves:
             for eve in eves:
                 threads.submit(ask, eve, ENDLESS, 60_000)
-            time.sleep(1.0)
+            _wait(1.0)
             begun_s = time.monotonic()
             node.end(signal.SIGTERM)
             took_s = time.monotonic() - begun_s
@@ -131,7 +132,7 @@ class _Flood:
     def __enter__(self) -> "_Flood":
         for process in self._processes:
             process.start()
-        time.sleep(_WARM_S)
+        _wait(_WARM_S)
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -142,7 +143,7 @@ class _Flood:
             process.join()
 
 
-def _ask_on(url: str, sql: str, stop: Event, counted: Any) -> None:
+def _ask_on(url: str, sql: str, stop: ProcessEvent, counted: Any) -> None:
     answers: Counter[str] = Counter()
     with asker(url, "eve") as eve:
         while not stop.is_set():
@@ -151,6 +152,11 @@ def _ask_on(url: str, sql: str, stop: Event, counted: Any) -> None:
             except httpx.TransportError as error:
                 answers[type(error).__name__] += 1
     counted.put(answers)
+
+
+def _wait(seconds: float) -> None:
+    """Let a node go on."""
+    Event().wait(seconds)
 
 
 def _reads(client: httpx.Client, seconds: float) -> tuple[list[float], int]:
@@ -167,7 +173,7 @@ def _most_bytes(pid: int, seconds: float) -> int:
     most, last_s = 0, time.monotonic() + seconds
     while time.monotonic() < last_s:
         most = max(most, held_bytes(pid))
-        time.sleep(0.5)
+        _wait(0.5)
     return most
 
 

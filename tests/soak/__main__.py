@@ -77,6 +77,12 @@ PARTS: tuple[Part, ...] = (
         lines=3,
     ),
     Part(
+        "floods",
+        "Reads by key beside a user who floods a node with one statement after the other",
+        ("-m", "tests.attack.flood"),
+        lines=30,
+    ),
+    Part(
         "simulation",
         "Two thousand seeds of the simulation",
         ("-m", "tests.simulation", "--seeds", "2000", "--jobs", "2"),

@@ -6,9 +6,9 @@ from collections.abc import Iterator
 
 import pytest
 
-from engine import growth
-from engine.growth import Growth, collecting
 from engine.limits import MIB
+from herdbook.node import growth
+from herdbook.node.growth import Growth, collecting
 
 
 @pytest.fixture(autouse=True)
