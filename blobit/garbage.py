@@ -60,9 +60,9 @@ class Collector:
         self._former: dict[int, tuple[str, ...]] = {}
 
     async def collect(self, bucket: str | None = None, *, dry_run: bool = False) -> GarbageReport:
-        """One round: of one bucket, or of all, of deleted ones and of what no row names.
+        """One round: for one bucket, or for all buckets, deleted buckets and ledgers without a row.
 
-        What cannot be reached now, or needs more room than disks have, is left to the next round.
+        What is unreachable now, or needs more disk space than is free, is left to the next round.
         Raises `NoSuchBucket`, `MetadataUnavailable`, `DiskFull` (not even the reserve is free).
         """
         try:
@@ -288,9 +288,9 @@ class Collector:
         return True
 
     async def _remove_stray_homes(self) -> None:
-        """Remove the homes that creations left which were slower than the removal of their bucket.
+        """Remove rows of `homes` that were written after their bucket had been removed.
 
-        A tablespace that a bucket has for itself is dropped with it.
+        Only in shared tablespaces: a bucket's own tablespace is dropped with the bucket.
         """
         places = {each.tablespace for each in await self._blobs.pool_tablespaces()}
         # Those that were asked for by name may be shared, too.
@@ -299,7 +299,7 @@ class Collector:
             try:
                 rows = (await self._blobs.committer(place)).rows
                 homes = {row["bucket_id"] async for row in rows.scan("homes")}
-                # Only now: a bucket is named before it has a home.
+                # Must be read after `homes`: a bucket is registered before its home is written.
                 known = {*await self._tablespaces(), *await self._blobs.moves.every()}
                 for bucket_id in homes - known:
                     info = BucketInfo("", bucket_id, place, BucketSettings(), 0)

@@ -1,21 +1,21 @@
 """Moves of buckets between tablespaces while they are in use.
 
-The rows of a bucket are copied while everybody goes on, then once more while its changes are
-refused; then the registry names the other tablespace, and what is left at the old one is removed.
-A handle whose change is refused, or that reads of a bucket that has left, looks the bucket up
-again.
+The rows of a bucket are copied from the source to the target tablespace while it is in use. Then
+its changes are refused, and the rows that have changed since are copied. Then the registry names
+the target, and the rows in the source are removed. If a handle's change is refused, or it reads
+from a tablespace that the bucket has left, it looks the bucket up again.
 
 Invariants:
-- A bucket takes changes in one tablespace at most: its counts at the new one are opened after those
-  at the old one were frozen and all of its rows were copied.
-- What is read counts if the bucket lived there after it was read (`moving_buckets`): a bucket stops
-  to live at the old place before it takes changes at the new one.
-- Whoever goes on with a move claims it in the registry first, by a higher number, then at both
-  places. Each transaction of a mover is refused where somebody has claimed the move since.
-- A move that was cut short is finished by whoever waits for it, collects, deletes the bucket or
-  moves it, once its mover has shown no sign of life for a while. The clock decides when to begin,
+- A bucket accepts changes in at most one tablespace: its counts in the target are opened after
+  those in the source were frozen and all of its rows were copied.
+- A read is valid if the bucket still lived in that tablespace after the read (`moving_buckets`): a
+  bucket stops living in the source before it accepts changes in the target.
+- Whoever continues a move first claims it with a higher number, in the registry and then in both
+  tablespaces. Each transaction of a mover is refused if somebody else has claimed the move since.
+- An interrupted move is finished by whoever waits for it, collects garbage, deletes the bucket or
+  moves it, once its mover has sent no heartbeat for a while. The clock decides when to take over,
   never whether a mover may write.
-- Rows are copied and removed some hundreds in a transaction.
+- Rows are copied and removed in transactions of a few hundred rows.
 """
 
 import asyncio
@@ -68,7 +68,7 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 STILL_S: Final = 10.0
-"""A mover that gave no sign of life for so long is taken for dead."""
+"""A mover that has sent no heartbeat for this long is presumed dead."""
 _BEAT_S: Final = 2.0
 _PAUSE_S: Final = 0.1
 _PASSES_MAX: Final = 4
@@ -170,9 +170,9 @@ class Moves:
             return
 
     async def finish(self, bucket_id: int, *, alive: bool = True) -> None:
-        """Wait until a bucket is not on its way any more, and go on with a move that stands still.
+        """Wait until no move of a bucket is under way, and take over a move that makes no progress.
 
-        Without `alive` only that: one whose mover lives is left to it. Raises
+        If `alive` is False, do not wait for a move whose mover is alive. Raises
         `MetadataUnavailable`.
         """
         first: int | None = None
@@ -332,9 +332,9 @@ class _Mover:
         writes: Callable[[Found], dict[RowKey, Row | None]],
         size_bytes: int = 0,
     ) -> None:
-        """One transaction at one end, as long as nobody else has claimed the move.
+        """Make a transaction in one of the tablespaces, unless somebody else has claimed the move.
 
-        Done again it comes to the same. Raises `MoveTaken`, `LedgerGone`, `MetadataUnavailable`.
+        It is idempotent. Raises `MoveTaken`, `LedgerGone`, `MetadataUnavailable`.
         """
         key = place.key
 
@@ -379,7 +379,7 @@ class _Mover:
     # Steps
 
     async def _claim_places(self) -> None:
-        """Let nobody write at either end who claimed the move before."""
+        """Refuse the writes of everybody who claimed the move before, in both tablespaces."""
         shares = _shares(self._bucket_id)
         home: RowKey = ("homes", (self._bucket_id,))
         copying = self._move["phase"] == Phase.COPYING
@@ -395,7 +395,7 @@ class _Mover:
                     claimed["lives_here"] = row["lives_here"]
                 writes: dict[RowKey, Row | None] = {key: claimed}
                 if copying and not lives and found[home] is None:
-                    # Closed from the beginning, for who has it open from an earlier stay.
+                    # Frozen from the start: handles from an earlier stay here may still be open.
                     writes[home] = {"bucket_id": self._bucket_id}
                     writes.update(
                         {one: frozen(self._bucket_id, one[1][1], found[one]) for one in shares}
@@ -419,7 +419,7 @@ class _Mover:
         )
 
     async def _leave(self) -> None:
-        """Say that nothing which is read where it was counts any more."""
+        """Record in the source that the bucket has left: what is read there is no longer valid."""
         key, row = self._source.key, {"bucket_id": self._bucket_id, "claim": self._claim}
         await self._change(self._source, (), lambda _: {key: {**row, "lives_here": 0}})
 
@@ -461,7 +461,7 @@ class _Mover:
         await self._change(self._target, counts, writes)
 
     async def _end(self) -> None:
-        """Forget that the bucket was on its way; a tablespace that it had for itself alone goes."""
+        """Mark the move as done, and drop the source if it was the bucket's own tablespace."""
         pool_key: RowKey = ("pool_tablespaces", (self._move["source"],))
         keys = [pool_key] if is_of_pool(self._move["source"]) else []
         await self._note({"phase": int(Phase.DONE)}, lambda found: left(found.get(pool_key)), keys)
@@ -471,9 +471,9 @@ class _Mover:
     # Copying
 
     async def _copy(self, *, last: bool = False) -> int:
-        """Make the rows at the target what they are at the source; how many were not.
+        """Make the rows in the target equal to those in the source; returns how many differed.
 
-        While the source takes changes some rows may not fit; the next pass sees to them.
+        While the source accepts changes, some rows may be inconsistent; the next pass fixes them.
         """
         source, target = self._source.committer.rows, self._target.committer.rows
         bucket_id, count = self._bucket_id, 0
@@ -574,9 +574,10 @@ class _Mover:
     # Cleaning
 
     async def _clean(self) -> None:
-        """Remove what is left at the old place but its counts, which stay closed.
+        """Remove the bucket's rows from the source, except its counts, which stay frozen.
 
-        By them, and not by what is missing, who still comes here hears that the bucket has moved.
+        The frozen counts tell whoever still uses the source that the bucket has moved. Missing rows
+        would not tell that.
         """
         rows, bucket_id, own = self._source.committer.rows, self._bucket_id, (self._bucket_id,)
         uploads = [row["upload_id"] async for row in rows.scan("uploads", first=own, last=own)]
@@ -609,12 +610,12 @@ class _Mover:
 
 
 def _shares(bucket_id: int) -> list[RowKey]:
-    """The keys of the counts of which each change locks one."""
+    """The keys of all counts except `BASE`; each change locks one of them."""
     return [count_key(bucket_id, number) for number in range(1, SHARES + 1)]
 
 
 async def _done(call: Callable[[], Awaitable[T]]) -> T:
-    """Make a change until it is known to be made: done again it comes to the same."""
+    """Repeat an idempotent change until its outcome is known."""
     while True:
         try:
             return await call()
@@ -637,7 +638,7 @@ async def _differences(
     there: AsyncIterator[Row],
     show_life: Callable[[], Awaitable[None]],
 ) -> AsyncIterator[tuple[RowKey, Row | None]]:
-    """What makes rows `there` those of `here`; both in the order of their keys."""
+    """The changes that make the rows `there` equal to those `here`; both are sorted by key."""
     columns, count = PRIMARY[table], 0
 
     async def keyed(rows: AsyncIterator[Row]) -> tuple[tuple[Any, ...], Row] | None:

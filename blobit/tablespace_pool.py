@@ -1,13 +1,15 @@
 """The pool of tablespaces that a cluster's buckets share, and which of them a new bucket goes to.
 
-A new bucket goes to the first tablespace that has room. Where none has, the next one is made.
+A new bucket goes to the first tablespace that has room. If none has, another one is created.
 
 Invariants:
-- A bucket is counted in the transaction that names it and until the one that forgets it, when none
-  of its rows is left: no tablespace has more buckets than the limit that was in force.
-- Objects and bytes are measured now and then. They decide where the next bucket goes, nothing else:
-  a bucket that is there goes on to grow.
-- Numbers are not used twice, and a tablespace of the pool is never dropped: it takes buckets again.
+- A bucket is counted from the transaction that registers its name to the one that removes it from
+  the registry, when none of its rows is left. So no bucket is added to a tablespace that already
+  has as many buckets as the limit in force.
+- Objects and bytes are measured from time to time. They only decide where the next bucket goes:
+  existing buckets may keep growing.
+- Numbers are not reused, and a tablespace of the pool is never dropped: when buckets have left it,
+  it takes new ones.
 """
 
 from collections.abc import Mapping
@@ -31,8 +33,8 @@ _MOST: Final = 2**62
 
 
 class PoolLimits(msgspec.Struct, frozen=True):
-    """Up to where a tablespace of the pool takes new buckets: when it has so many of them, or when
-    they hold so much. 0 of `objects` or `bytes`: however much.
+    """A tablespace of the pool takes no new buckets when it has `buckets` of them, or when they
+    together hold `objects` or `bytes`. 0 for `objects` or `bytes` means no limit.
     """
 
     buckets: int = 1_000
@@ -41,9 +43,9 @@ class PoolLimits(msgspec.Struct, frozen=True):
 
 
 class PoolTablespace(msgspec.Struct, frozen=True):
-    """A tablespace that buckets share. `buckets` are counted, deleted ones until all of their rows
-    are gone; `objects` and `bytes` are what they held at `measured_ms` of the wall clock, 0: never
-    measured.
+    """A tablespace that buckets share. `buckets` includes deleted ones until all of their rows are
+    gone. `objects` and `bytes` were measured at `measured_ms` of the wall clock; if that is 0,
+    they were never measured.
     """
 
     tablespace: str
@@ -78,7 +80,9 @@ class TablespacePool:
     async def set_limits(self, given: Mapping[str, int]) -> PoolLimits:
         """Change some. Raises `SettingsInvalid`, `MetadataUnavailable`."""
         if any(not 0 <= most <= _MOST for most in given.values()) or given.get("buckets") == 0:
-            raise SettingsInvalid("a limit of the pool is a number, and at least one bucket fits")
+            raise SettingsInvalid(
+                "a limit of the pool is between 0 and 2**62, that of buckets at least 1"
+            )
         rows: dict[RowKey, Row | None] = {
             ("pool_limits", (name,)): {"name": name, "most": most} for name, most in given.items()
         }
@@ -110,7 +114,7 @@ class TablespacePool:
         raise SettingsInvalid(f"{tablespace:.80} is no tablespace of the pool")
 
     async def choose(self, limits: PoolLimits, *, but: str = "") -> Row:
-        """The row of the tablespace that a bucket goes to, perhaps of one to be made; not of `but`.
+        """The row of the tablespace, other than `but`, that a bucket goes to. It may not exist yet.
 
         Raises `MetadataUnavailable`.
         """
@@ -138,7 +142,7 @@ class TablespacePool:
         return sorted(rows, key=lambda row: row["number"])
 
     async def _measured(self, row: Row, limits: PoolLimits) -> Row:
-        """The row, measured again if that was long ago and decides anything."""
+        """The row, measured again if the last measurement is old and the result matters."""
         now_ms = self._blobs.client.clock.wall_ms()
         fresh = abs(now_ms - row["measured_ms"]) < MEASURED_AGAIN_MS
         if fresh or not (limits.objects or limits.bytes) or not _has_room(row, limits):
@@ -147,7 +151,7 @@ class TablespacePool:
         return {**row, **await self.measure(row["tablespace"])}
 
     async def measure(self, tablespace: str) -> Row:
-        """What buckets in a tablespace of the pool hold now, as its row says it from now on.
+        """Measure what the buckets in a tablespace of the pool hold, and store it in its row.
 
         Raises `MetadataUnavailable`.
         """

@@ -1,15 +1,16 @@
-"""Many rows, worked through on the event loop without keeping it.
+"""Process many rows on the event loop without blocking it.
 
     async for row in in_turns(rows):
         ...
 
-A leader that answers nobody for a second loses its lease, so no statement keeps the loop longer
-than some hundreds of rows take.
+A leader that does not respond for a second loses its lease, so no statement blocks the event loop
+for longer than a few hundred rows take.
 
 Invariants:
-- Others run between two rows, so what was looked at before a row may have changed by then, unless
-  a lock keeps it.
-- Of one user's long statements one is read at a time: others' wait for no more than that of each.
+- Other tasks may run between two rows, so anything that was read before may have changed, unless a
+  lock protects it.
+- The long statements of one user are parsed one at a time, so that a statement of another user
+  waits for at most one statement of each user.
 """
 
 import asyncio
@@ -58,16 +59,16 @@ class _Long:
         self._of: weakref.WeakValueDictionary[str, asyncio.Lock] = weakref.WeakValueDictionary()
 
     def of(self, user: str) -> asyncio.Lock:
-        """A user's turn. Who is no user has one for each statement."""
+        """The lock of a user. If there is no user, each statement gets a lock of its own."""
         if not user:
             return asyncio.Lock()
         return self._of.setdefault(user, asyncio.Lock())
 
 
 async def read_long(workers: Workers, work: Callable[[], T], user: str | None = None) -> T:
-    """Read or plan a user's long statement in a thread: two at a time, so that others keep theirs.
+    """Parse or plan a long statement in a thread; at most two at a time, so that threads stay free.
 
-    `user` None: whoever asked what runs now.
+    If `user` is None, the statement belongs to the user of the current request.
     """
     long = _long.get(workers)
     if long is None:

@@ -73,7 +73,7 @@ class LacFollower:
         return self.lac
 
     async def _ask_all(self, *, each: bool = False) -> None:
-        """Ask as many that no quorum has only others; with `each` all have to answer."""
+        """Ask until each ack quorum has an answer; with `each`, until all bookies have answered."""
         ensemble = self.metadata.fragments[-1].ensemble
         quorums = self._context.quorums(self.metadata)
         tasks = {

@@ -186,7 +186,7 @@ def _check_names(text: str, tree: exp.Expr) -> None:
 
 def parse_tree(text: str) -> exp.Expr:
     """The tree of one statement. Raises as `parse`."""
-    # An error that came from within would keep all tokens of the text for as long as it lives.
+    # The traceback of an error raised by the tokenizer or parser would keep all tokens alive.
     tokens, failure = _tokens(text)
     trees: list[exp.Expr] = []
     if tokens is not None:

@@ -1,15 +1,16 @@
-"""Small queries: those that cannot cost more than the answer of a key, so they stay in the node.
+"""Small queries: they are cheap enough to run inside the node.
 
-A query process costs each query two switches of processes and a copy of its rows. A query is small
-if its statement is plain, which means that no part of it can make more of the rows than they are,
-and if all its rows together are few, even if each is joined with each.
+Running a query in a query process costs two switches between processes and a copy of its rows. A
+query is small if its statement is plain and its tables are small. A statement is plain if no part
+of it, except joins, can produce more rows or longer values than it reads. The tables are small if
+even their cross product has few rows and few bytes.
 
 Invariants:
-- What is small is decided by what the rows are now, before the query begins, and never by a guess
-  of what a statement costs.
-- The rows are measured again once they are read: how long those are that an index names is not
-  known before.
-- A small query that needs more memory than it may have here is run again in a process.
+- Whether a query is small is decided before it starts, from the current size of its tables, never
+  from an estimate of the statement's cost.
+- The rows are measured again after they were read, because the size of rows that an index finds is
+  not known before.
+- A small query that needs more memory than it may use in the node is run again in a query process.
 """
 
 from collections.abc import Callable, Iterable
@@ -33,7 +34,7 @@ _JOINED_BYTES_MAX: Final = 16 * limits.MIB
 _BATCH_ROWS: Final = 2_048
 _NODES_MAX: Final = 300
 _COLUMNS_MAX: Final = 256
-"""So many columns may all that is meant by `*` have. Each column takes DuckDB some 32 KiB."""
+"""The maximum number of columns that all `*` stand for. DuckDB needs about 32 KiB for each."""
 _PLAIN: Final = frozenset(
     {
         *(exp.Select, exp.From, exp.Join, exp.Where, exp.Group, exp.Having, exp.Order, exp.Ordered),
@@ -44,13 +45,13 @@ _PLAIN: Final = frozenset(
         *(exp.Count, exp.Sum, exp.Min, exp.Max, exp.Avg, exp.Distinct),
     }
 )
-"""Nothing here makes a value that is longer than its operands, or a row of nothing."""
+"""None of these makes a value longer than its operands, or a row without an input row."""
 
 
 def is_plain(tree: exp.Expr, columns: int = 0) -> bool:
-    """Whether no part of a statement makes more of its rows than they are, but for joins.
+    """Whether no part of a statement, except joins, makes more rows or longer values than it reads.
 
-    Its tables have so many `columns`, and all its views have been replaced by their queries.
+    Its tables have `columns` columns. All views must have been replaced by their queries.
 
     >>> from sqlglot import parse_one
     >>> is_plain(parse_one("SELECT a, count(*) FROM t WHERE b > 3 GROUP BY a"))
@@ -67,10 +68,10 @@ def is_plain(tree: exp.Expr, columns: int = 0) -> bool:
 
 
 def _uses_outputs(tree: exp.Expr) -> bool:
-    """Whether an expression has a part that may be the name of an output.
+    """Whether an expression contains a name that may refer to an output column.
 
-    DuckDB puts the output's whole expression there, and so on: `a + a AS b, b + b AS c` doubles it
-    with each output.
+    DuckDB replaces such a name with that output's whole expression. In `a + a AS b, b + b AS c`
+    each output is twice as long as the one before.
     """
     outputs = {node.alias.lower() for node in tree.find_all(exp.Alias)}
     return any(
@@ -86,9 +87,9 @@ def constant_bytes(constants: Iterable[Any]) -> int:
 
 
 def is_small(sizes: Iterable[Size | None], outputs: int = 1, constants: int = 0) -> bool:
-    """Whether a plain query reads few bytes, and few rows and bytes if each is joined with each.
+    """Whether a plain query reads few bytes, and the cross product of its tables is small, too.
 
-    Each of its `outputs` may be the longest value of a row, or all its constants.
+    Each of its `outputs` may contain the longest value of a row, or all constants.
     """
     rows, all_bytes, joined_bytes = 1, 0, 0
     for size in sizes:
@@ -102,7 +103,7 @@ def is_small(sizes: Iterable[Size | None], outputs: int = 1, constants: int = 0)
 
 
 def small_settings(settings: QuerySettings) -> QuerySettings:
-    """What small queries of a server may hold together, and nothing on disk."""
+    """The settings of a server's small queries: they share one memory limit and use no disk."""
     return replace(
         settings,
         threads=1,

@@ -1,7 +1,7 @@
 """`herdbook blob pool` and `move`: the tablespaces that buckets share, and which bucket is where.
 
 Invariants:
-- Nothing is measured or moved by a look.
+- Showing the pool measures nothing and moves nothing.
 """
 
 from typing import TYPE_CHECKING, Annotated, Final
@@ -26,18 +26,18 @@ def pool(
     ] = None,
     objects: Annotated[
         int | None,
-        typer.Option(min=0, help="It takes new ones until they hold so many objects; 0: always."),
+        typer.Option(min=0, help="It takes new ones while they hold fewer objects; 0: no limit."),
     ] = None,
     size: Annotated[
         str | None,
-        typer.Option("--bytes", metavar="SIZE", help="The same of bytes: 10TiB; 0: always."),
+        typer.Option("--bytes", metavar="SIZE", help="The same in bytes: 10TiB; 0: no limit."),
     ] = None,
     as_json: AsJson = False,
 ) -> None:
     """Show the tablespaces that buckets share, or change how many buckets each takes.
 
-    A new bucket goes to the first one that has room; where none has, another one is made. What is
-    there stays where it is. A folder keeps all buckets in one tablespace and has no pool.
+    A new bucket goes to the first one that has room; if none has, another one is created. Existing
+    buckets stay where they are. A folder keeps all buckets in one tablespace and has no pool.
     """
     size_bytes = None if size is None else bytes_of(size)
 
@@ -74,8 +74,9 @@ def move(
 ) -> None:
     """Move a bucket to another tablespace of the pool while it is in use.
 
-    Nobody has to be told. Changes of the bucket wait while its last rows are copied. What is cut
-    short is finished by who uses the bucket, collects garbage, or calls this again.
+    Programs that use the bucket need no change. Changes of the bucket wait while its last rows are
+    copied. If a move is interrupted, the next change of the bucket, garbage collection, or the same
+    command finishes it.
     """
 
     async def work(blobs: "AsyncBlobs", _: Workers) -> str:

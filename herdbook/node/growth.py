@@ -1,12 +1,14 @@
-"""Full collections of garbage in a server: when its memory has grown.
+"""Full garbage collections of a server, made only when its memory has grown.
 
-Python makes one when many objects have been made since the last. It looks at all of them, and no
-other thread runs meanwhile. A long statement causes several, each longer than the one before, as it
-becomes more; most of what it is made of goes without any collection when it ends.
+By default Python makes a full collection when many objects have been created since the last one.
+It visits every object, and no other thread runs meanwhile. A long statement causes several full
+collections, each slower than the one before because the statement has created more objects. They
+achieve little: most of these objects are freed without a collection when the statement ends.
 
 Invariants:
-- A server makes a full collection if it has held much more for some seconds than after the last
-  one, or at once if it holds very much more. Young objects are collected as ever.
+- A server makes a full collection if its memory has stayed far above the lowest value since the
+  last one for some seconds, or at once if it is very far above. Python still collects young
+  objects as usual.
 """
 
 import asyncio
@@ -47,7 +49,7 @@ class Growth:
         )
 
     def collected(self, resident_bytes: int) -> None:
-        """After a collection: what is left is needed."""
+        """Note that a collection was made; `resident_bytes` is the memory that is still in use."""
         self._least_bytes = resident_bytes
         self._lately.clear()
 

@@ -165,7 +165,7 @@ class Roles:
             await runs[role](service)
 
     def _collect_garbage(self) -> None:
-        """Collections need not look at what is loaded, nor at what a statement would load."""
+        """Exclude loaded modules, and those that statements load, from collections; start them."""
         if Role.HERD in self._roles:
             import herd.sql.session  # noqa: F401
         keep_loaded()

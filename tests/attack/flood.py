@@ -1,14 +1,15 @@
-"""`python -m tests.attack.flood`: others' reads by key while one user floods a served folder.
+"""`python -m tests.attack.flood`: measures key reads while another user floods a served folder.
 
-Two connections of that user send one statement after the other, as fast as they are answered.
-Beside them another user reads by key. For each flood: how long the reads take, and the memory of
-the node with its processes. `ordinary reads` is a flood of the same reads: what it costs others is
-what the machine costs them, so no attack may cost much more.
+The flooding user has two connections; each sends the next statement as soon as the last one was
+answered. Meanwhile another user reads one row by key, again and again. For each flood this prints
+how long the reads take, and how much memory the node and its child processes use. The flood
+`ordinary reads` sends the same key reads. It shows how much slower reads become just because the
+machine is busy, so no attack may slow them much more.
 
 Invariants:
-- The exit status is 0 only if no read failed, the slowest hundredth of the reads took at most
-  `--times` of what it takes when nobody else asks, or of what it takes beside ordinary reads,
-  memory stayed within its limit, SIGTERM ended the node in time, and no acknowledged row is lost.
+- The exit status is 0 only if no read failed, the 99th percentile of the reads was at most
+  `--times` times the larger of those without a flood and during `ordinary reads`, memory stayed
+  within its limit, SIGTERM ended the node in time, and no acknowledged row was lost.
 """
 
 import argparse

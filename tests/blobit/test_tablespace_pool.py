@@ -167,7 +167,7 @@ async def test_forgetting_a_bucket_drops_its_own_tablespace_and_never_one_of_the
 
 
 @pytest.mark.parametrize("tablespace", [None, "farm"])
-async def test_a_creation_that_is_slower_than_the_removal_of_its_bucket_leaves_nothing(
+async def test_a_creation_that_ends_after_its_bucket_was_removed_leaves_no_rows(
     tablespace: str | None, tmp_path: Path
 ) -> None:
     async with clustered(tmp_path, settings=EAGER) as store:
@@ -176,7 +176,7 @@ async def test_a_creation_that_is_slower_than_the_removal_of_its_bucket_leaves_n
         slow = (await blobs.create_bucket("slow", tablespace=tablespace)).core
         await blobs.delete_bucket("slow")
         assert (await blobs.collect()).cleaned_buckets == ["slow"]
-        # Only now the last step of its creation arrives.
+        # The last step of its creation is made after that.
         await registry._open(slow.info, new=True)
         assert await slow.rows.get("homes", (slow.bucket_id,)) is not None
         await blobs.collect()

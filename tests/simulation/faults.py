@@ -263,7 +263,7 @@ class Nemesis:
                 continue
             if len(metadata.bookies() & lossy) > metadata.ack_quorum - 1:
                 return False
-        # One whose creator did not hear that it was created is in a log all the same.
+        # A ledger may belong to a log although its creator never learned that it was created.
         tree = self._world.tree.tree
         for name in tree.children(LEDGERS):
             found = tree.get(f"{LEDGERS}/{name}")

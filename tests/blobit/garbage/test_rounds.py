@@ -13,7 +13,7 @@ ELSEWHERE = BucketSettings(tablespace="elsewhere")
 
 
 @pytest.mark.parametrize("error", [MetadataUnavailable, DiskFull])
-async def test_a_tablespace_that_takes_nothing_stops_only_the_round_of_its_own_buckets(
+async def test_a_tablespace_that_refuses_writes_stops_no_collection_of_other_buckets(
     error: type[MetadataUnavailable | DiskFull], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async with grounds(tmp_path, grace_ms=0, orphan_ms=0) as ground:

@@ -236,7 +236,7 @@ async def test_reading_past_the_end_is_refused() -> None:
     assert [batch async for batch in log.read(last, last)] == []
 
 
-async def test_a_position_that_a_bookie_which_is_away_may_know_of_is_not_past_the_end() -> None:
+async def test_a_position_that_only_a_bookie_that_is_down_may_know_is_not_past_the_end() -> None:
     yard = await Yard.of(3)
     log, writer = await led(yard)
     last = await writer.append(b"one")

@@ -34,7 +34,7 @@ LONG = {
 """How a long statement begins, what is repeated in it, and how it ends."""
 
 
-async def test_a_statement_of_its_own_may_take_longer_than_others_may_be_idle() -> None:
+async def test_a_statement_outside_a_transaction_may_run_longer_than_the_idle_timeout() -> None:
     async with asking(HerdSettings(idle_timeout_ms=20)) as on:
         await on.run("CREATE TABLE cow (id INT PRIMARY KEY, milk INT)")
         gate, ran = asyncio.Event(), on.engine.run
@@ -55,7 +55,7 @@ async def test_a_statement_of_its_own_may_take_longer_than_others_may_be_idle() 
 
 
 @pytest.mark.parametrize("kind", LONG)
-async def test_what_the_loop_does_for_a_statement_does_not_grow_with_its_length(
+async def test_the_work_on_the_event_loop_does_not_grow_with_the_length_of_a_statement(
     kind: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(SLOW, "sql_s", 0.0)

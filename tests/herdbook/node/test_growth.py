@@ -23,11 +23,11 @@ def due(growth: Growth, *sizes_mib: int) -> list[bool]:
     return [growth.is_due(size_mib * MIB) for size_mib in sizes_mib]
 
 
-def test_what_is_held_for_a_moment_alone_is_no_reason() -> None:
+def test_a_short_peak_of_memory_causes_no_collection() -> None:
     assert not any(due(Growth(100 * MIB), *[100, 400, 500, 400, 120] * 10))
 
 
-def test_what_stays_for_some_seconds_is_one_and_after_that_only_what_comes_on_top() -> None:
+def test_lasting_growth_causes_a_collection_and_the_next_one_needs_more_growth() -> None:
     growth = Growth(100 * MIB)
     assert due(growth, 200, 200, 200, 200, 200) == [False] * 4 + [True]
     growth.collected(180 * MIB)
@@ -35,17 +35,17 @@ def test_what_stays_for_some_seconds_is_one_and_after_that_only_what_comes_on_to
     assert due(growth, *[280] * 5)[-1]
 
 
-def test_what_goes_by_itself_lowers_what_is_compared_with() -> None:
+def test_growth_is_measured_from_the_lowest_memory_since_the_last_collection() -> None:
     growth = Growth(500 * MIB)
     assert not any(due(growth, *[200] * 10))
     assert due(growth, *[300] * 5)[-1]
 
 
-def test_very_much_is_a_reason_at_once() -> None:
+def test_very_large_growth_causes_a_collection_at_once() -> None:
     assert due(Growth(100 * MIB), 900) == [True]
 
 
-async def test_a_server_collects_when_it_has_grown_and_python_does_so_again_when_it_ends(
+async def test_a_server_collects_when_it_has_grown_and_restores_pythons_threshold_at_its_end(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     sizes_mib = iter([100, *[300] * 5, 150])
@@ -64,7 +64,7 @@ async def test_a_server_collects_when_it_has_grown_and_python_does_so_again_when
     assert gc.get_threshold() == before
 
 
-async def test_where_the_system_tells_no_memory_python_goes_on_as_usual(
+async def test_if_the_memory_cannot_be_read_the_threshold_of_python_is_unchanged(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     before = gc.get_threshold()
