@@ -105,7 +105,7 @@ class Collector:
             try:
                 report.buckets += await self._rounds(tablespace, infos, known, dry_run)
             except (Error, MetadataUnavailable, DiskFull):
-                # Its tablespace is away or its disks are full, not those of the others.
+                # This tablespace is unavailable or its disks are full; the others may still work.
                 if bucket is not None:
                     raise
                 report.unreachable_buckets += [info.name for info in infos]
@@ -293,7 +293,7 @@ class Collector:
         Only in shared tablespaces: a bucket's own tablespace is dropped with the bucket.
         """
         places = {each.tablespace for each in await self._blobs.pool_tablespaces()}
-        # Those that were asked for by name may be shared, too.
+        # Tablespaces that users chose by name may be shared, too.
         places.update((await self._tablespaces()).values())
         for place in sorted(places - {REGISTRY}):
             try:

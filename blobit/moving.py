@@ -81,7 +81,7 @@ _PREFIXED: Final = ("objects", "expiries", "uploads")
 
 
 class Phase(enum.IntEnum):
-    """Of a row in `moves`. Numbers are part of the format."""
+    """The phase of a move, stored in its row of `moves`. The numbers are part of the format."""
 
     COPYING = 1
     CLEANING = 2
@@ -89,7 +89,7 @@ class Phase(enum.IntEnum):
 
 
 class MoveTaken(BlobError):
-    """Somebody else goes on with the move."""
+    """Somebody else has taken over the move."""
 
 
 class _Place(NamedTuple):
@@ -110,7 +110,7 @@ def is_under_way(move: Row | None) -> bool:
 
 
 def is_copied(move: Row | None) -> bool:
-    """Whether it is of one that still copies: the bucket is not yet where it goes."""
+    """Whether rows of the move are still being copied: the bucket is not yet in the target."""
     return move is not None and move["phase"] == Phase.COPYING
 
 
@@ -144,12 +144,12 @@ class Moves:
             raise told(error) from error
 
     async def move(self, info: BucketInfo, target: str | None) -> None:
-        """Move a bucket to a tablespace of the pool, to one of the pool's choice for None.
+        """Move a bucket to a tablespace of the pool; if `target` is None, the pool chooses one.
 
         Raises `SettingsInvalid`, `NoSuchBucket`, `MetadataUnavailable`: it may be called again.
         """
         if isinstance(self._blobs.herd, AsyncHerd):
-            raise SettingsInvalid("a folder keeps its buckets in one tablespace: none is moved")
+            raise SettingsInvalid("a folder keeps all buckets in one tablespace: none can be moved")
         while True:
             await self.finish(info.bucket_id)
             info = await self._blobs.find_again(info)
@@ -198,7 +198,7 @@ class Moves:
             raise
 
     async def close(self) -> None:
-        """End what goes on here; others finish it."""
+        """Cancel the moves that this process continues or waits for; others finish them."""
         tasks = list(self._waits.values())
         for task in tasks:
             task.cancel()
@@ -288,7 +288,7 @@ class Moves:
 
 
 class _UnderWay(BlobError):
-    """The bucket is not where it was, or is on its way already."""
+    """The bucket was moved or closed, or a move of it is already under way."""
 
 
 class _Mover:
@@ -406,7 +406,7 @@ class _Mover:
             await _claimed(place, Change(keys, decide, lambda _: None))
 
     async def _freeze(self) -> None:
-        """Refuse all changes of the bucket where it was; those under way end first."""
+        """Refuse all changes of the bucket in the source, after those in progress have ended."""
         shares = _shares(self._bucket_id)
         await self._change(
             self._source,
@@ -465,7 +465,7 @@ class _Mover:
         pool_key: RowKey = ("pool_tablespaces", (self._move["source"],))
         keys = [pool_key] if is_of_pool(self._move["source"]) else []
         await self._note({"phase": int(Phase.DONE)}, lambda found: left(found.get(pool_key)), keys)
-        # If this does not come to its end a round of collection does it.
+        # If this is interrupted, garbage collection does it later.
         await self._blobs.drop_left(self._move["source"], self._move["name"], self._bucket_id)
 
     # Copying
@@ -552,7 +552,7 @@ class _Mover:
         return count
 
     async def _copy_counts(self) -> None:
-        """The counts as they are, closed."""
+        """Copy the counts, frozen in the target."""
         rows = {
             row["number"]: row for row in await self._source.committer.rows.counts(self._bucket_id)
         }

@@ -63,7 +63,7 @@ class TablespacePool:
     """The pool of one store. On one event loop."""
 
     def __init__(self, blobs: "AsyncBlobs", registry: "Committer") -> None:
-        """`registry` changes the rows that tell of it."""
+        """`registry` changes the rows that describe the pool."""
         self._blobs = blobs
         self._registry = registry
 
@@ -111,7 +111,7 @@ class TablespacePool:
         for row in await self._rows():
             if row["tablespace"] == tablespace:
                 return row
-        raise SettingsInvalid(f"{tablespace:.80} is no tablespace of the pool")
+        raise SettingsInvalid(f"{tablespace:.80} is not a tablespace of the pool")
 
     async def choose(self, limits: PoolLimits, *, but: str = "") -> Row:
         """The row of the tablespace, other than `but`, that a bucket goes to. It may not exist yet.
@@ -146,7 +146,7 @@ class TablespacePool:
         now_ms = self._blobs.client.clock.wall_ms()
         fresh = abs(now_ms - row["measured_ms"]) < MEASURED_AGAIN_MS
         if fresh or not (limits.objects or limits.bytes) or not _has_room(row, limits):
-            # What is full stays so until a round of collection has measured it.
+            # A full tablespace counts as full until garbage collection measures it again.
             return row
         return {**row, **await self.measure(row["tablespace"])}
 
@@ -173,7 +173,7 @@ class TablespacePool:
 
 
 def joined(found: Row | None, chosen: Row, limits: PoolLimits) -> dict[RowKey, Row | None]:
-    """The row of a tablespace that one bucket more goes to. Raises `PoolFull`."""
+    """The row of a tablespace after one bucket was added. Raises `PoolFull`."""
     row = chosen if found is None else found
     if row["buckets"] >= limits.buckets:
         raise PoolFull(f"tablespace {row['tablespace']} has {row['buckets']} buckets")
@@ -181,7 +181,7 @@ def joined(found: Row | None, chosen: Row, limits: PoolLimits) -> dict[RowKey, R
 
 
 def left(found: Row | None) -> dict[RowKey, Row | None]:
-    """The row of a tablespace that has one bucket less; nothing for one that is not of the pool."""
+    """The row of a tablespace after one bucket was removed; nothing if it is not of the pool."""
     if found is None:
         return {}
     row = {**found, "buckets": max(0, found["buckets"] - 1)}

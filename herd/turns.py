@@ -25,11 +25,11 @@ from herd.permits import asked_by
 T = TypeVar("T")
 
 ROWS_AT_ONCE: Final = 500
-"""So many rows are worked through without letting others run."""
+"""The number of rows that are processed before other tasks may run."""
 
 
 async def in_turns(rows: Iterable[T]) -> AsyncIterator[T]:
-    """The rows, one by one, with a pause for others after each `ROWS_AT_ONCE`."""
+    """Yield the rows one by one, and let other tasks run after every `ROWS_AT_ONCE` rows."""
     left = ROWS_AT_ONCE
     for row in rows:
         if not left:
@@ -40,7 +40,7 @@ async def in_turns(rows: Iterable[T]) -> AsyncIterator[T]:
 
 
 async def in_parts(rows: Sequence[T]) -> AsyncIterator[Sequence[T]]:
-    """The same in parts of `ROWS_AT_ONCE`, which cost less where a row needs little work."""
+    """Yield slices of `ROWS_AT_ONCE` rows: cheaper if each row needs little work."""
     for start in range(0, len(rows), ROWS_AT_ONCE):
         if start:
             await asyncio.sleep(0)
@@ -52,7 +52,7 @@ _long: Final["weakref.WeakKeyDictionary[Workers, _Long]"] = weakref.WeakKeyDicti
 
 
 class _Long:
-    """Who reads long statements with some workers."""
+    """Limits how many long statements are parsed at once in the threads of some workers."""
 
     def __init__(self) -> None:
         self.room = asyncio.Semaphore(_LONG_AT_ONCE)

@@ -50,8 +50,8 @@ class LacFollower:
     async def read_now(self, at_least: int = NO_ENTRY) -> int:
         """Ask the ensemble for its LAC; what it returns covers all that was announced before.
 
-        Waits until the LAC is at least `at_least`, for as long as a read may take. If it is less
-        then, all bookies have said so.
+        Waits until the LAC is at least `at_least`, for as long as a read may take. If the result is
+        lower, all bookies have answered.
 
         Raises `Unavailable` when too few bookies answer, and what reading the metadata raises.
         """
@@ -68,7 +68,7 @@ class LacFollower:
                 async with asyncio.timeout(self._context.settings.read_timeout_ms / 1000):
                     await self.wait_above(at_least - 1)
         if self.lac < at_least and not self.metadata.closed:
-            # One that does not answer may know more.
+            # A bookie that has not answered may know a higher LAC.
             await self._ask_all(each=True)
         return self.lac
 

@@ -162,8 +162,8 @@ class LogWriter:
     async def close(self) -> None:
         """Wait for pending appends, then close the ledger, without another one.
 
-        May be called twice. Where another leader has already deleted the ledger nothing is left to
-        close, and `ended` tells `Deposed`.
+        May be called twice. If another leader has already deleted the ledger, there is nothing to
+        close, and `ended` returns `Deposed`.
         Raises `MetadataUnavailable`, `RecoveryIncomplete` (call again).
         """
         self._closing = True

@@ -158,7 +158,7 @@ class QueryEngine:
         )
 
     async def off_loop(self, count: int, make: Callable[[], T]) -> T:
-        """What `make` makes of so many rows or columns, in a thread if they are many."""
+        """The result of `make`, called in a thread if `count` rows or columns are many."""
         if count <= ROWS_AT_ONCE:
             return make()
         return await self.workers.run(make)

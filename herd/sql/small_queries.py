@@ -82,7 +82,7 @@ def _uses_outputs(tree: exp.Expr) -> bool:
 
 
 def constant_bytes(constants: Iterable[Any]) -> int:
-    """How long texts and binary values are together; nothing else is long."""
+    """The total length of all texts and binary values; other constants are short."""
     return sum(len(one) for one in constants if isinstance(one, str | bytes))
 
 
@@ -116,7 +116,7 @@ def small_settings(settings: QuerySettings) -> QuerySettings:
 
 
 class SmallQueries:
-    """Runs small queries by one runner, and all others by another. A `QueryRunner`."""
+    """A `QueryRunner` that passes small queries to one runner and all others to another."""
 
     def __init__(self, small: QueryRunner, others: QueryRunner) -> None:
         self._small = small
@@ -138,7 +138,7 @@ class SmallQueries:
 
 
 def _measured(work: Work, is_still_small: Callable[[Iterable[Size]], bool]) -> Work:
-    """The same query, which raises `TooLarge` before it begins if its rows are not few."""
+    """The same query, but it raises `TooLarge` before it starts if its rows are too large."""
     sizes: list[Size] = []
 
     def measured(make: Callable[[], Any]) -> pa.Table:

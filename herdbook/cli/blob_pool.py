@@ -22,7 +22,7 @@ _COLUMNS: Final = ("tablespace", "buckets", "objects", "bytes")
 def pool(
     url: Url = None,
     buckets: Annotated[
-        int | None, typer.Option(min=1, help="A tablespace takes at most so many buckets.")
+        int | None, typer.Option(min=1, help="The maximum number of buckets in a tablespace.")
     ] = None,
     objects: Annotated[
         int | None,

@@ -27,14 +27,14 @@ _NEVER: Final = 1_000_000_000
 
 
 class Growth:
-    """When a server makes a full collection: when what it holds has grown for a while."""
+    """Decides when a server makes a full collection, from the growth of its memory."""
 
     def __init__(self, resident_bytes: int) -> None:
         self._least_bytes = resident_bytes
         self._lately: deque[int] = deque(maxlen=_LATELY)
 
     def is_due(self, resident_bytes: int) -> bool:
-        """Whether to collect now, by the memory of the process; asked once a second.
+        """Whether to collect now, given the resident memory of the process. Call it every second.
 
         >>> growth = Growth(100 * 2**20)
         >>> [growth.is_due(mib * 2**20) for mib in (120, 400, 120, 400, 400, 400, 400, 400)]
@@ -55,7 +55,7 @@ class Growth:
 
 
 async def collecting() -> None:
-    """Make a server's full collections until cancelled; then Python makes them again."""
+    """Make the full collections of a server. When cancelled, restore Python's own threshold."""
     before = gc.get_threshold()
     if (resident := _resident_bytes()) is None:
         return
@@ -72,7 +72,7 @@ async def collecting() -> None:
 
 
 def _resident_bytes() -> int | None:
-    """The memory of this process; None if the system does not tell."""
+    """The resident memory of this process; None if the system does not report it."""
     try:
         with open("/proc/self/statm", "rb") as file:
             return int(file.read().split()[1]) * resource.getpagesize()

@@ -59,11 +59,13 @@ _STOP_S: Final = 10.0
 
 
 def main() -> int:
-    """Flood a node in all ways, or in those that are named."""
+    """Run all floods, or those that are named."""
     parser = argparse.ArgumentParser(prog="python -m tests.attack.flood", description=__doc__)
-    parser.add_argument("names", nargs="*", help="which floods; all if none is named")
-    parser.add_argument("--seconds", type=float, default=8.0, help="how long each is measured")
-    parser.add_argument("--times", type=float, default=3.0, help="how much slower reads may be")
+    parser.add_argument("names", nargs="*", help="the floods to run; all if none is named")
+    parser.add_argument("--seconds", type=float, default=8.0, help="how long to measure each flood")
+    parser.add_argument(
+        "--times", type=float, default=3.0, help="how many times as long reads may take"
+    )
     arguments = parser.parse_args()
     names = arguments.names or list(FLOODS)
     with tempfile.TemporaryDirectory() as folder:
@@ -113,19 +115,19 @@ def _flood(folder: Path, names: list[str], seconds: float, times_max: float) -> 
             begun_s = time.monotonic()
             node.end(signal.SIGTERM)
             took_s = time.monotonic() - begun_s
-        print(f"SIGTERM beside six counts without end: ended in {took_s:.1f} s")
+        print(f"SIGTERM during six endless queries: the node ended in {took_s:.1f} s")
     lost = asyncio.run(_lost(folder / "data", acknowledged))
     print(f"{len(acknowledged)} rows acknowledged, {len(lost)} lost")
     return good and took_s <= _STOP_S and not lost
 
 
 class _Flood:
-    """One user's connections, each in a process of its own, until the block ends."""
+    """One user's connections, each in its own process, until the block ends."""
 
     def __init__(self, url: str, sql: str) -> None:
         context = get_context("spawn")
         self.answers: Counter[str] = Counter()
-        """How often each status was answered, or each error raised."""
+        """How many answers had each status, and how many requests failed with each error."""
         self._stop, self._counted = context.Event(), context.Queue()
         given = (url, sql, self._stop, self._counted)
         self._processes = [context.Process(target=_ask_on, args=given) for _ in range(_CONNECTIONS)]
@@ -161,7 +163,7 @@ def _wait(seconds: float) -> None:
 
 
 def _reads(client: httpx.Client, seconds: float) -> tuple[list[float], int]:
-    """How many milliseconds reads took, and how many failed."""
+    """The duration of each read in milliseconds, and the number of reads that failed."""
     found_ms, failed, last_s = [], 0, time.monotonic() + seconds
     while time.monotonic() < last_s:
         begun_s = time.perf_counter()

@@ -195,7 +195,7 @@ class BookieNode:
 
     @property
     def newest_bookie(self) -> str | None:
-        """The bookie that its disk names, which may have failed before it served; None: unknown."""
+        """The bookie whose identity is on the disk, even if it never served; None: unknown."""
         try:
             found = read_identity(self.disk)
         except (OSError, EngineError):

@@ -1,4 +1,4 @@
-"""Statements that take long, and those that are long."""
+"""Statements that run for a long time, and statements with a long text."""
 
 import asyncio
 import gc

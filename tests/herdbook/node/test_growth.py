@@ -19,7 +19,7 @@ def _usual() -> Iterator[None]:
 
 
 def due(growth: Growth, *sizes_mib: int) -> list[bool]:
-    """What it says of the memory, second by second."""
+    """Whether a collection is due at each second, given the memory at that second."""
     return [growth.is_due(size_mib * MIB) for size_mib in sizes_mib]
 
 
