@@ -12,7 +12,7 @@ Invariants:
 - A dry run changes nothing.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from contextlib import suppress
 from typing import TYPE_CHECKING
 
@@ -39,6 +39,7 @@ from blobit.tables import (
     LedgerState,
     Row,
     bucket_info,
+    is_own,
 )
 from engine.errors import EngineError
 from engine.ledger.reader import LedgerReader
@@ -292,21 +293,33 @@ class Collector:
 
         Only in shared tablespaces: a bucket's own tablespace is dropped with the bucket.
         """
+        registry = await self._blobs.rows(REGISTRY)
+        buckets = [row async for row in registry.scan("buckets")]
+        named = {row["bucket_id"] for row in buckets}
         places = {each.tablespace for each in await self._blobs.pool_tablespaces()}
         # Tablespaces that users chose by name may be shared, too.
-        places.update((await self._tablespaces()).values())
+        places |= {
+            row["tablespace"]
+            for row in buckets
+            if not is_own(row["tablespace"], row["name"], row["bucket_id"])
+        }
         for place in sorted(places - {REGISTRY}):
             try:
-                rows = (await self._blobs.committer(place)).rows
-                homes = {row["bucket_id"] async for row in rows.scan("homes")}
-                # Must be read after `homes`: a bucket is registered before its home is written.
-                known = {*await self._tablespaces(), *await self._blobs.moves.every()}
-                for bucket_id in homes - known:
-                    info = BucketInfo("", bucket_id, place, BucketSettings(), 0)
-                    scope = await self._scope(info, False)
-                    await remove_bucket(scope, await rows.ledgers(bucket_id))
-            except (Error, MetadataUnavailable, DiskFull):
+                await self._remove_strays_in(place, named)
+            except (Error, BlobError):
                 continue
+
+    async def _remove_strays_in(self, place: str, named: Collection[int]) -> None:
+        rows = (await self._blobs.committer(place)).rows
+        strays = {row["bucket_id"] async for row in rows.scan("homes")}.difference(named)
+        if strays:
+            # Must be read after `homes`: a bucket is registered before its home is written.
+            strays -= {*await self._tablespaces(), *await self._blobs.moves.every()}
+        for bucket_id in strays:
+            info = BucketInfo("", bucket_id, place, BucketSettings(), 0)
+            scope = await self._scope(info, False)
+            if await _is_empty(scope):
+                await remove_bucket(scope, [])
 
     async def _drop_left(self, moves: Mapping[int, Row]) -> None:
         """Drop the tablespaces that buckets had for themselves and have left."""
@@ -374,6 +387,18 @@ def _by_tablespace(infos: Sequence[BucketInfo]) -> dict[str, list[BucketInfo]]:
     for info in infos:
         found.setdefault(info.tablespace, []).append(info)
     return found
+
+
+async def _is_empty(scope: BucketScope) -> bool:
+    """Whether a bucket has never been used.
+
+    One that was used but has no name may belong to an older state of the registry, restored alone.
+    """
+    key = (scope.bucket_id,)
+    for table in ("objects", "uploads"):
+        async for _ in scope.rows.scan(table, first=key, last=key):
+            return False
+    return not await scope.rows.ledgers(scope.bucket_id)
 
 
 async def _by_bucket(rows: Rows, table: str) -> dict[int, list[Row]]:

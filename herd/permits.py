@@ -117,7 +117,7 @@ def _named_in(parsed: "Parsed") -> Iterable[str]:
         return parsed.pieces
     from sqlglot import exp
 
-    return [table.name for table in parsed.tree.find_all(exp.Table)]
+    return (table.name for table in parsed.tree.find_all(exp.Table))
 
 
 def right_of(parsed: "Parsed") -> Right:

@@ -55,22 +55,25 @@ class LacFollower:
 
         Raises `Unavailable` when too few bookies answer, and what reading the metadata raises.
         """
-        await self.refresh()
-        while not self.metadata.closed:
-            asked = self.metadata.fragments[-1]
-            await self._ask_all()
-            # Only if the writer was still on the ensemble that was asked have all been asked.
-            await self.refresh()
-            if self.metadata.fragments[-1] == asked:
-                break
+        await self._ask_ensemble()
         if self.lac < at_least:
             with suppress(TimeoutError):
                 async with asyncio.timeout(self._context.settings.read_timeout_ms / 1000):
                     await self.wait_above(at_least - 1)
         if self.lac < at_least and not self.metadata.closed:
             # A bookie that has not answered may know a higher LAC.
-            await self._ask_all(each=True)
+            await self._ask_ensemble(each=True)
         return self.lac
+
+    async def _ask_ensemble(self, *, each: bool = False) -> None:
+        """Ask the ensemble that the writer is still on afterwards; `each` as in `_ask_all`."""
+        await self.refresh()
+        while not self.metadata.closed:
+            asked = self.metadata.fragments[-1]
+            await self._ask_all(each=each)
+            await self.refresh()
+            if self.metadata.fragments[-1] == asked:
+                return
 
     async def _ask_all(self, *, each: bool = False) -> None:
         """Ask until each ack quorum has an answer; with `each`, until all bookies have answered."""

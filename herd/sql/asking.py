@@ -9,13 +9,11 @@ from dataclasses import dataclass, replace
 from typing import Final
 
 from sqlglot import exp
-from sqlglot.tokenizer_core import TokenType
 
 from engine.access.principal import Right
 from herd.errors import NotSupportedError
 from herd.permits import right_of
-from herd.sql.dialect import Herd
-from herd.sql.parsing import Parsed, parse
+from herd.sql.parsing import Parsed, end_of, parse
 from herd.sql.spaces import WORD as TABLESPACE
 from herd.sql.system import is_system
 
@@ -85,8 +83,7 @@ def at_most(parsed: Parsed, rows: int) -> Parsed:
         return parsed
     if any(tree.args.get(part) for part in ("limit", "offset", "fetch", "into", "locks")):
         return parsed
-    tokens = Herd().tokenize(parsed.text)
     # What stands behind its end, a comment perhaps, does not go with it.
-    last = next(token for token in reversed(tokens) if token.token_type != TokenType.SEMICOLON)
+    end = end_of(tree)
     tree.set("limit", exp.Limit(expression=exp.Literal.number(rows)))
-    return replace(parsed, text=f"{parsed.text[: last.end + 1]}\nLIMIT {rows}")
+    return replace(parsed, text=f"{parsed.text[:end]}\nLIMIT {rows}")

@@ -16,7 +16,7 @@ from typing import Any, Final
 
 from sqlglot import exp
 from sqlglot.errors import ErrorLevel, ParseError, TokenError
-from sqlglot.tokenizer_core import Token
+from sqlglot.tokenizer_core import Token, TokenType
 
 from herd.errors import (
     DatabaseError,
@@ -52,6 +52,8 @@ _SPACES: Final = re.compile(r"(?:\s+|--[^\n]*|/\*(?:.*?\*/|.*))+", re.DOTALL)
 _WORD: Final = re.compile(r"[A-Za-z_][A-Za-z_0-9]*")
 _LONG_NAME: Final = re.compile(rf"(?<![^\s()',;])[^\s()',;]{{{NAME_CHARACTERS_MAX}}}")
 """It is tried where a name may begin, and nowhere else: a long text is read once."""
+_END: Final = "herd:end"
+_SEMICOLON: Final = TokenType.SEMICOLON
 _LONG: Final = "herd:long"
 _PIECE: Final = re.compile(r'"(?:[^"]|"")+"|`[^`]+`|[^\s;"`]+')
 # These say the same as INSERT does, with letters enough to stand in its place.
@@ -167,6 +169,12 @@ def _check_letters(text: str) -> None:
         raise SqlSyntaxError("half a letter, which is no text", place=error.start) from None
 
 
+def end_of(tree: exp.Expr) -> int:
+    """Where the last word of a statement ends in its text; a comment may follow, or `;`."""
+    end: int = tree.meta[_END]
+    return end
+
+
 def is_long(tree: exp.Expr) -> bool:
     """Whether a query is of a long text: to make it ready would keep the loop for long."""
     return _LONG in tree.meta
@@ -189,6 +197,7 @@ def parse_tree(text: str) -> exp.Expr:
     # The traceback of an error raised by the tokenizer or parser would keep all tokens alive.
     tokens, failure = _tokens(text)
     trees: list[exp.Expr] = []
+    end = 0
     if tokens is not None:
         try:
             trees = [tree for tree in _DIALECT.parser().parse(tokens, text) if tree is not None]
@@ -202,14 +211,21 @@ def parse_tree(text: str) -> exp.Expr:
             failure = _unterminated()
         except RecursionError:
             failure = _nested()
+        last = next((one for one in reversed(tokens) if one.token_type != _SEMICOLON), None)
+        end = last.end + 1 if last is not None else 0
         _forget(tokens)
     if failure is not None:
-        raise failure
+        try:
+            raise failure
+        finally:
+            # The error and this frame would keep each other until a collection.
+            del failure, trees
     trees = [tree for tree in trees if not isinstance(tree, exp.Semicolon)]
     if not trees:
         raise SqlSyntaxError("there is no statement")
     if len(trees) > 1:
         raise NotSupportedError("several statements in one text", hint="execute them one by one")
+    trees[0].meta[_END] = end
     return trees[0]
 
 

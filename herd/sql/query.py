@@ -21,7 +21,7 @@ from engine.state.contract import Snapshot
 from herd.arrow import KEY, POSITION, python_rows
 from herd.catalog import Catalog, rows_of
 from herd.columns import ColumnCache, ColumnSettings
-from herd.errors import Error, NoSuchColumn, NotSupportedError, TransactionEnded
+from herd.errors import Error, NotSupportedError, TransactionEnded
 from herd.indexed import Indexed
 from herd.reading import Reading, Size, Want
 from herd.schema import Table
@@ -37,7 +37,7 @@ from herd.sql.resolving import CheckpointWanted, Source
 from herd.sql.system import system_table
 from herd.tablespace import Tablespace
 from herd.transaction import Transaction
-from herd.turns import ROWS_AT_ONCE, read_long
+from herd.turns import ROWS_AT_ONCE
 
 T = TypeVar("T")
 
@@ -206,6 +206,8 @@ class _Query:
         self._kept: dict[str, Kept] = {}
         self._ways: dict[str, Way] = {}
         self.described: list[str] = []
+        self._read: list[Table] = []
+        """The tables that the query reads."""
         self._sizes: list[Size | None] = []
         """How much is read of each table."""
 
@@ -231,20 +233,15 @@ class _Query:
 
     async def _complete(self, error: Error) -> None:
         if not is_long(self._tree):
-            complete(error, self._tree, self._tables)
+            complete(error, self._tree, lambda: self._read)
             return
-        tables = self._tables() if isinstance(error, NoSuchColumn) else []
-        await read_long(self._engine.workers, lambda: complete(error, self._tree, lambda: tables))
+        tables = self._read
+        await self._engine.workers.run(lambda: complete(error, self._tree, lambda: tables))
 
     def _catalog(self) -> Catalog:
         if self._transaction is not None:
             return self._transaction.catalog
         return self._space.catalog
-
-    def _tables(self) -> list[Table]:
-        """The tables that the query reads."""
-        sources = self._prepared()[0].sources
-        return [source.table for source in sources if source.table is not None]
 
     def _prepared(self) -> tuple[Prepared, list[Any]]:
         query = self._engine._prepared.of(self._tree, self._catalog(), self._past)
@@ -256,6 +253,7 @@ class _Query:
             catalog = self._catalog()
             query, values = await self._prepared_for(catalog)
             self._kept.clear()
+            self._read = [one.table for one in query.sources if one.table is not None]
             for source in query.sources:
                 await self._prepare_source(source, len(query.sources), values)
             if not (self._stale or (self._transaction and self._transaction.follows)):

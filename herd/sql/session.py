@@ -118,7 +118,11 @@ class Session:
             failure = self._failure(error)
         finally:
             self._ran(running)
-        raise failure
+        try:
+            # Its frames would keep what the query has read until a full collection.
+            raise failure.with_traceback(None)
+        finally:
+            del failure
 
     async def execute_many(self, text: str, rows: Iterable[Sequence[Any]]) -> Result:
         """Run one statement for each tuple of parameters: all or nothing.
@@ -141,7 +145,11 @@ class Session:
             failure = self._failure(error)
         finally:
             self._ran(running)
-        raise failure
+        try:
+            # Its frames would keep what the query has read until a full collection.
+            raise failure.with_traceback(None)
+        finally:
+            del failure
 
     def _ran(self, running: Running) -> None:
         took_s = self.space.clock.monotonic() - running.began_s

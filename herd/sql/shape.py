@@ -20,10 +20,15 @@ def shape_of(text: str) -> str:
     from sqlglot import tokenize
     from sqlglot.errors import SqlglotError
 
+    begin = text[: 4 * _CHARACTERS_MAX]
     try:
-        tokens = tokenize(text[: 4 * _CHARACTERS_MAX], read="postgres")
+        tokens = tokenize(begin, read="postgres")
     except SqlglotError:
-        return "a statement that cannot be read"
+        try:
+            # It may have been cut within a literal.
+            tokens = tokenize(begin[: max(begin.rfind("'"), 0)], read="postgres")
+        except SqlglotError:
+            return "a statement that cannot be read"
     words: list[str] = []
     for token in tokens:
         literal = any(kind in token.token_type.name for kind in _LITERALS)

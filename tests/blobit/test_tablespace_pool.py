@@ -186,6 +186,24 @@ async def test_a_creation_that_ends_after_its_bucket_was_removed_leaves_no_rows(
         await (await blobs.bucket("kept")).put("one", b"moo")
 
 
+async def test_a_bucket_that_was_used_and_has_no_name_is_kept(tmp_path: Path) -> None:
+    async with clustered(tmp_path, settings=EAGER) as store:
+        blobs, registry = store.blobs, await store.blobs.rows(REGISTRY)
+        bucket = await blobs.create_bucket("cows")
+        await bucket.put("one", body(300))
+        # As after a restore of an older registry alone.
+        row = await registry.get("buckets", ("cows",))
+        assert row is not None
+        async with registry.transaction() as transaction:
+            await transaction.write({("buckets", ("cows",)): None})
+            await transaction.commit()
+        await blobs._collector._remove_stray_homes()
+        async with registry.transaction() as transaction:
+            await transaction.write({("buckets", ("cows",)): row})
+            await transaction.commit()
+        assert await (await blobs.bucket("cows")).get("one") == body(300)
+
+
 async def test_a_version_that_knows_of_no_pool_takes_its_tablespaces_for_named_ones(
     tmp_path: Path,
 ) -> None:
