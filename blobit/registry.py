@@ -473,8 +473,11 @@ def _making(
     """Name a bucket; answers the row of the one that has the name then.
 
     With the row of the tablespace that was `chosen` for it, it is counted there. Raises `PoolFull`.
+    If the first try was carried out and the bucket has been deleted since, it is not made again: it
+    would be counted twice under one id.
     """
     key: RowKey = ("buckets", (row["name"],))
+    gone_key: RowKey = ("deleted_buckets", (row["bucket_id"],))
     pool_key: RowKey = ("pool_tablespaces", (row["tablespace"],))
     made = dict(row)
 
@@ -482,15 +485,18 @@ def _making(
         present = found[key]
         if present is not None:
             return Effect({}, present)
+        if found[gone_key] is not None:
+            return Effect({}, row)
         counted = {} if chosen is None else joined(found[pool_key], chosen, limits)
         return Effect({key: made, **homes, **counted}, row)
 
     def confirm(found: Found) -> Row | None:
         present = found[key]
         mine = present is not None and present["bucket_id"] == row["bucket_id"]
-        return row if mine else None
+        return row if mine or found[gone_key] is not None else None
 
-    return Change((key,) if chosen is None else (key, pool_key), decide, confirm)
+    keys = (key, gone_key) if chosen is None else (key, gone_key, pool_key)
+    return Change(keys, decide, confirm)
 
 
 def _homes(bucket_id: int) -> dict[RowKey, Row | None]:

@@ -10,9 +10,16 @@ from typing import Any
 import msgspec
 import pytest
 
-from blobit import AsyncBlobs, BucketSettings, GarbageSettings, PoolLimits, SettingsInvalid
+from blobit import (
+    AsyncBlobs,
+    BucketSettings,
+    GarbageSettings,
+    NoSuchBucket,
+    PoolLimits,
+    SettingsInvalid,
+)
 from blobit.rows import Rows, RowsTransaction
-from blobit.tables import REGISTRY
+from blobit.tables import REGISTRY, BucketState
 from tests.blobit.contract.objects_contract import body
 from tests.blobit.contract.stores import SMALL, clustered, embedded
 from tests.blobit.garbage.grounds import StillClock
@@ -184,6 +191,30 @@ async def test_a_creation_that_ends_after_its_bucket_was_removed_leaves_no_rows(
             rows = [row async for row in slow.rows.scan(table)]
             assert slow.bucket_id not in {row["bucket_id"] for row in rows}, table
         await (await blobs.bucket("kept")).put("one", b"moo")
+
+
+async def test_a_bucket_that_is_deleted_before_its_creator_hears_of_it_is_counted_once(
+    tmp_path: Path,
+) -> None:
+    async with clustered(tmp_path, settings=EAGER) as store:
+        blobs, registry = store.blobs, store.blobs._registry
+        row = {
+            "name": "cows",
+            "bucket_id": 4711,
+            "state": int(BucketState.BEING_MADE),
+            "tablespace": None,
+            "settings": b"",
+            "created_ms": 1,
+        }
+        await registry._named(row, BucketSettings())
+        await blobs.delete_bucket("cows", force=True)
+        # The creator did not hear that the first try was carried out.
+        again = {**row, "tablespace": None}
+        assert (await registry._named(again, BucketSettings()))["bucket_id"] == 4711
+        with pytest.raises(NoSuchBucket):
+            await blobs.bucket("cows")
+        await blobs.collect()
+        assert await buckets_in(blobs) == {POOL[0]: 0}
 
 
 async def test_a_bucket_that_was_used_and_has_no_name_is_kept(tmp_path: Path) -> None:
