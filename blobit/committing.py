@@ -147,6 +147,8 @@ class _Decided:
                 if key in found:
                     # The next one decides by what this one leaves.
                     found[key] = row
+            if any(table == "counts" for table, _ in effect.writes):
+                counting.look()
             made.append((pending, effect.answer))
         writes.update(counting.writes())
 

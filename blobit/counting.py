@@ -213,6 +213,10 @@ class Counting:
         """The rows that were locked; nothing is added yet."""
         self._found = found
         self._added = {}
+        self.look()
+
+    def look(self) -> None:
+        """See which buckets take no changes, again after a change of the counts themselves."""
         self._shut = frozenset(each for each in self._buckets if is_shut(self._own(each)))
         self._frozen = frozenset(each for each in self._buckets if is_frozen(self._own(each)))
 
@@ -269,7 +273,8 @@ class Counting:
             row["objects"] += objects
             row["size_bytes"] += size_bytes
             rows = [row]
-            if bucket_id in self._whole and _has_share(row) and not is_shut(row):
+            closed = is_shut(row) or is_frozen(row)
+            if bucket_id in self._whole and _has_share(row) and not closed:
                 others = self._rows(bucket_id)
                 rows = divided([*(each for each in others if each["number"] != self._number), row])
             writes.update({count_key(bucket_id, each["number"]): each for each in rows})
