@@ -5,6 +5,10 @@ from typing import Final
 from tests.mutants.mutant import Mutant, by_test
 
 _MOVING: Final = "blobit/test_moving.py"
+_COUNTING: Final = "blobit/test_counting.py"
+_CLOSED_WITH_A_PUT: Final = (
+    "test_a_bucket_that_is_closed_in_one_transaction_with_a_put_is_closed_afterwards"
+)
 _READING: Final = "blobit/snapshot/test_reading.py"
 
 BLOB_MOVING_MUTANTS: Final = (
@@ -82,5 +86,21 @@ BLOB_MOVING_MUTANTS: Final = (
         "    return lives_here(rows[0]) if rows else not was_moved\n",
         "    return True\n",
         by_test(_READING, "test_a_bucket_that_was_on_its_way_at_a_checkpoint_is_not_read_there"),
+    ),
+    Mutant(
+        "a-put-opens-a-bucket-that-is-closed-with-it",
+        "counts that are frozen are never divided anew",
+        "blobit/counting.py",
+        "            closed = is_shut(row) or is_frozen(row)\n",
+        "            closed = is_shut(row)\n",
+        by_test(_COUNTING, _CLOSED_WITH_A_PUT),
+    ),
+    Mutant(
+        "a-put-after-the-closing-in-one-transaction-is-accepted",
+        "a change of a batch sees that an earlier one has closed the bucket",
+        "blobit/committing.py",
+        "                counting.look()\n",
+        "                pass\n",
+        by_test(_COUNTING, _CLOSED_WITH_A_PUT),
     ),
 )
