@@ -26,6 +26,9 @@ from engine.transport.security import NO_SECURITY, Security
 _ASK: Final = "/herdbook.broker.v1.Broker/Ask"
 _ASKS: Final = "/herdbook.broker.v1.Broker/Asks"
 _STREAMED_BYTES_MAX: Final = 256 * 1024
+_PAUSE_S: Final = 0.02
+_PAUSE_S_MAX: Final = 0.25
+"""A failover lasts a second or two; callers notice its end within this time."""
 
 
 class RemoteCalls(CallsByName):
@@ -65,7 +68,7 @@ class RemoteCalls(CallsByName):
         method = METHODS[name]
         packed = method.pack(arguments, named)
         until_s = self._clock.monotonic() + self._leaderless_ms / 1000
-        pause_s = 0.02
+        pause_s = _PAUSE_S
         while True:
             try:
                 answer = await self._ask_at(await self._address(), name, packed)
@@ -75,7 +78,7 @@ class RemoteCalls(CallsByName):
                     raise
                 await self._elsewhere(error)
             await asyncio.sleep(pause_s * self._rng.uniform(0.5, 1.0))
-            pause_s = min(2 * pause_s, 0.5)
+            pause_s = min(2 * pause_s, _PAUSE_S_MAX)
         return method.unpack(answer)
 
     async def _address(self) -> str:

@@ -43,7 +43,7 @@ from engine.ports.clock import Clock
 PROCESSES: Final = "/processes"
 FORMAT_MAJOR: Final = 1
 _RENEWALS_A_LEASE: Final = 4
-_LOOKS_A_LEASE: Final = 4
+_LOOKS_A_LEASE: Final = 8
 _LOOK_S: Final = 0.01
 """At most this often per other process: with hundreds of them, takeovers wait a little longer."""
 _ENDED_KEPT_S: Final = 60.0

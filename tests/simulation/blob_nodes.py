@@ -1,16 +1,17 @@
-"""The machines of a store of objects: replicas of its tablespace, and clients that put and collect.
+"""The machines of a store of objects: replicas of tablespaces, and clients that put and collect.
 
 Invariants:
 - The store runs unchanged, over a remote herd and ledgers of its own machine.
 - When a client's machine is killed, it starts again with empty memory.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Final
 
 from blobit.blobs import AsyncBlobs
 from blobit.settings import BlobSettings
 from engine.ledger.settings import ClientSettings
+from herd.settings import HerdSettings
 from herd.wire.calling import Calling
 from herd.wire.herd import RemoteHerd
 from herd.wire.service import HerdService
@@ -19,15 +20,32 @@ from tests.simulation.blob_wire import SimRoute, service_of
 from tests.simulation.disk import SimDisk
 from tests.simulation.herd_nodes import HerdNode
 from tests.simulation.nodes import ClientNode, World
+from tests.simulation.replica_nodes import ReplicaPlan
+from tests.simulation.replica_oracle import ReplicaOracle
 from tests.simulation.workers import SimWorkers
 
 WIRE: Final = WireSettings(patience_ms=6_000)
 
 
 class SpaceNode(HerdNode):
-    """A machine that runs a replica of the tablespace and serves sessions in it."""
+    """A machine that runs a replica of a tablespace and serves sessions in it."""
 
     service: HerdService | None = None
+
+    def __init__(
+        self,
+        world: World,
+        name: str,
+        plan: ReplicaPlan,
+        oracle: ReplicaOracle,
+        settings: HerdSettings,
+        space_name: str,
+        tablespaces: Sequence[str],
+    ) -> None:
+        self.space_name = space_name
+        self.tablespaces = tablespaces
+        """All that there are, on this machine and on others."""
+        super().__init__(world, name, plan, oracle, settings, 0.0)
 
     def start(self) -> None:
         """Power on; guests are served as soon as the replica runs."""
@@ -47,9 +65,10 @@ class StoreNode(ClientNode):
         name: str,
         client_settings: ClientSettings,
         settings: BlobSettings,
-        nodes: Sequence[SpaceNode],
+        nodes: Mapping[str, Sequence[SpaceNode]],
         work: Callable[["StoreNode"], object],
     ) -> None:
+        """`nodes`: the machines of each tablespace."""
         self.blob_settings = settings
         self._nodes = nodes
         self.blobs: AsyncBlobs

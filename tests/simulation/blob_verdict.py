@@ -9,16 +9,18 @@ Invariants checked:
 
 import asyncio
 from collections import Counter
+from collections.abc import AsyncIterator, Mapping, Sequence
 from typing import Final
 
 from blobit.bucket_core import owner_of
 from blobit.errors import MetadataUnavailable, NoSuchBucket
 from blobit.garbage_report import GarbageReport
+from blobit.moving import is_under_way
 from blobit.naming import pool_tablespace_name
 from blobit.object_id import Kind, ObjectId
 from blobit.orphans import is_of_a_bucket
 from blobit.rows import Rows
-from blobit.tables import REGISTRY, LedgerState
+from blobit.tables import REGISTRY, LedgerState, Row
 from engine.expiry import CLOCK_DIFFERENCE_MS
 from engine.metadata.ledgers import LEDGERS, decode_metadata
 from tests.simulation.blob_nodes import StoreNode
@@ -83,11 +85,17 @@ class BlobVerdict:
     async def _judge(self) -> None:
         await self._judge_names()
         await self._judge_kept()
-        rows = await self._node.blobs.rows(REGISTRY)
-        await self._judge_refs(rows)
-        await self._judge_counts(rows)
-        await self._judge_ledgers(rows)
-        await self._judge_deleted(rows)
+        blobs = self._node.blobs
+        registry = await blobs.rows(REGISTRY)
+        second = pool_tablespace_name(2)
+        places = {REGISTRY: registry}
+        if second in await blobs.herd.names():
+            places[second] = await blobs.rows(second)
+        await self._judge_places(registry, places)
+        await self._judge_refs(list(places.values()))
+        await self._judge_counts(registry, list(places.values()))
+        await self._judge_ledgers(list(places.values()))
+        await self._judge_deleted(registry, list(places.values()))
         self._world.trace.event("judged")
 
     async def _judge_names(self) -> None:
@@ -112,14 +120,27 @@ class BlobVerdict:
             if number_of(await self._node.blobs.get(kept)) != put:
                 raise Violation(f"{kept} does not hold what was put")
 
-    async def _judge_refs(self, rows: Rows) -> None:
+    async def _judge_places(self, registry: Rows, places: Mapping[str, Rows]) -> None:
+        """Check that each bucket is in one tablespace, the one where the registry looks for it."""
+        if moves := [row async for row in registry.scan("moves") if is_under_way(row)]:
+            raise Violation(f"buckets are still being moved: {moves}")
+        lives_in = {info.bucket_id: info.tablespace for info in await self._node.blobs.buckets()}
+        for place, rows in places.items():
+            for table in ("objects", "expiries", "ledgers", "refs", "uploads", "open_buckets"):
+                async for row in rows.scan(table):
+                    lives = lives_in.get(row["bucket_id"], place)
+                    # The registry and the first tablespace of the pool are one here.
+                    if (lives == pool_tablespace_name(2)) != (place == pool_tablespace_name(2)):
+                        raise Violation(f"{place} has {row} of {table}, and the bucket is {lives}")
+
+    async def _judge_refs(self, places: Sequence[Rows]) -> None:
         """Check that exactly the existing objects, named or not, have refs, and no upload does."""
         found: dict[Ref, bytes] = {}
-        async for row in rows.scan("refs"):
+        async for row in _scan(places, "refs"):
             key = (row["ledger_id"], row["bucket_id"], row["owner"], row["part"])
             found[key] = row["object_id"]
         wanted: dict[Ref, bytes] = {}
-        async for row in rows.scan("objects"):
+        async for row in _scan(places, "objects"):
             object_id = ObjectId.from_bytes(row["object_id"])
             held = [object_id] if object_id.length else []
             if object_id.kind is Kind.LIST:
@@ -138,28 +159,27 @@ class BlobVerdict:
             if is_of_a_bucket(await self._node.client.ledger_metadata(_ledger_of(kept))):
                 raise Violation(f"nothing holds {kept}")
 
-    async def _judge_counts(self, rows: Rows) -> None:
+    async def _judge_counts(self, registry: Rows, places: Sequence[Rows]) -> None:
         """Check that each bucket's counts match its contents."""
         wanted, counted = Counter[tuple[int, str]](), Counter[tuple[int, str]]()
-        async for row in rows.scan("objects"):
+        async for row in _scan(places, "objects"):
             wanted[row["bucket_id"], "objects"] += 1
             wanted[row["bucket_id"], "size_bytes"] += row["length"]
-        async for row in rows.scan("counts"):
+        async for row in _scan(places, "counts"):
             for what in ("objects", "size_bytes"):
                 counted[row["bucket_id"], what] += row[what]
         if wanted != counted:
             raise Violation(f"buckets counted {counted} and hold {wanted}")
         # One whose creation was cut short is counted, too.
-        registry = await self._node.blobs.rows(REGISTRY)
-        live = len([row async for row in registry.scan("buckets")])
+        live = Counter([row["tablespace"] async for row in registry.scan("buckets")])
         pool = {each.tablespace: each.buckets for each in await self._node.blobs.pool_tablespaces()}
-        if pool != {pool_tablespace_name(1): live}:
-            raise Violation(f"the pool counted {pool} and there are {live} buckets")
+        if Counter(pool) != live:
+            raise Violation(f"the pool counted {pool}, and there are {dict(live)} buckets")
 
-    async def _judge_ledgers(self, rows: Rows) -> None:
-        recorded = {row["ledger_id"]: row async for row in rows.scan("ledgers")}
-        held = {row["ledger_id"] async for row in rows.scan("refs")}
-        if dying := [row async for row in rows.scan("dying")]:
+    async def _judge_ledgers(self, places: Sequence[Rows]) -> None:
+        recorded = {row["ledger_id"]: row async for row in _scan(places, "ledgers")}
+        held = {row["ledger_id"] async for row in _scan(places, "refs")}
+        if dying := [row async for row in _scan(places, "dying")]:
             raise Violation(f"ledgers are still dying: {dying}")
         tree, there = self._world.tree.tree, set[int]()
         for name in tree.children(LEDGERS):
@@ -181,16 +201,17 @@ class BlobVerdict:
             raise Violation(f"these ledgers still exist without any live data: {empty}")
         self._world.trace.counts["ledgers at the end"] += len(there)
 
-    async def _judge_deleted(self, rows: Rows) -> None:
+    async def _judge_deleted(self, registry: Rows, places: Sequence[Rows]) -> None:
         """Check that nothing of a deleted bucket is left."""
-        if left := [row["name"] async for row in rows.scan("deleted_buckets")]:
+        if left := [row["name"] async for row in registry.scan("deleted_buckets")]:
             raise Violation(f"deleted buckets are still remembered: {left}")
         live = {info.bucket_id for info in await self._node.blobs.buckets()}
-        for table in ("homes", "objects", "expiries", "ledgers", "refs", "uploads", "counts"):
-            async for row in rows.scan(table):
+        of_buckets = ("homes", "objects", "expiries", "ledgers", "refs", "uploads", "counts")
+        for table in (*of_buckets, "moving_buckets"):
+            async for row in _scan(places, table):
                 if row["bucket_id"] not in live:
                     raise Violation(f"{table} still has {row} of a bucket that is gone")
-        async for row in rows.scan("upload_parts"):
+        async for row in _scan(places, "upload_parts"):
             raise Violation(f"a part of an upload is left: {row}")
         if not self._load.doomed_deleted:
             return
@@ -198,6 +219,13 @@ class BlobVerdict:
             await self._node.blobs.bucket(DOOMED)
         except NoSuchBucket:
             return
+
+
+async def _scan(places: Sequence[Rows], table: str) -> AsyncIterator[Row]:
+    """The rows of a table in all tablespaces."""
+    for rows in places:
+        async for row in rows.scan(table):
+            yield row
 
 
 def _ledger_of(object_id: str) -> int:

@@ -4,15 +4,14 @@ Invariants:
 - The product's calls, guests and sessions run unchanged; only what carries them is simulated.
 - A connection belongs to one process on each side: it ends when a message of it is lost, when an
   answer takes too long, and, for the server a while later, when its client has died.
-- Every tablespace that a client names is the one that the machines run.
+- A machine runs one tablespace. Every name of a tablespace that leads to it means that one.
 """
 
 import asyncio
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from os import PathLike
 from typing import TYPE_CHECKING, Final
 
-from blobit.naming import pool_tablespace_name
 from engine.errors import Unavailable
 from engine.log import Position
 from herd.errors import Error, LeaderUnavailable, NotSupportedError, SessionLost
@@ -46,8 +45,8 @@ class SpaceHost:
         self._queries: QueryEngine | None = None
 
     async def names(self) -> list[str]:
-        """There is one, which has the registry and what buckets share."""
-        return ["blobs", pool_tablespace_name(1)]
+        """All, wherever they are."""
+        return list(self._node.tablespaces)
 
     async def make(self, name: str) -> None:
         """It is there."""
@@ -216,21 +215,27 @@ class SimRoute:
     """Finds the machine that leads. A `Route` of one process of a client."""
 
     def __init__(
-        self, world: World, client: str, process: Process, nodes: Sequence["SpaceNode"]
+        self,
+        world: World,
+        client: str,
+        process: Process,
+        nodes: Mapping[str, Sequence["SpaceNode"]],
     ) -> None:
+        """`nodes`: the machines of each tablespace."""
         self._world = world
         self._client = client
         self._process = process
         self._nodes = nodes
         self._rng = world.rng(f"{client} route")
-        self._target = self._rng.choice(nodes)
+        self._targets: dict[str, SpaceNode] = {}
         self._channels: dict[str, SimChannel] = {}
 
     async def channel(self, tablespace: str) -> SimChannel:
         """A channel to who is said to lead. Raises `LeaderUnavailable`."""
         end_s = self._world.loop.now + _PATIENCE_S
+        nodes = self._nodes_of(tablespace)
         while True:
-            node = self._target
+            node = self._targets.get(nodes[0].space_name) or self._rng.choice(nodes)
             found = self._channels.get(node.name)
             if found is not None and not found.over:
                 return found
@@ -238,19 +243,25 @@ class SimRoute:
             try:
                 await made.dial()
             except Error as error:
-                self._target = self._rng.choice(self._nodes)
+                self._targets[node.space_name] = self._rng.choice(nodes)
                 if self._world.loop.now > end_s:
                     raise LeaderUnavailable("nobody answers", hint="try again") from error
                 await asyncio.sleep(_PAUSE_S)
                 continue
             self._channels[node.name] = made
+            self._targets[node.space_name] = node
             return made
 
     def moved(self, tablespace: str, leader: str) -> bool:
         """Ask another one."""
-        named = [node for node in self._nodes if node.name == leader]
-        self._target = named[0] if named else self._rng.choice(self._nodes)
+        nodes = self._nodes_of(tablespace)
+        named = [node for node in nodes if node.name == leader]
+        self._targets[nodes[0].space_name] = named[0] if named else self._rng.choice(nodes)
         return True
+
+    def _nodes_of(self, tablespace: str) -> Sequence["SpaceNode"]:
+        """The machines that run a tablespace; those of any if none is named."""
+        return self._nodes.get(tablespace) or next(iter(self._nodes.values()))
 
 
 def service_of(node: "SpaceNode", workers: SimWorkers) -> HerdService:

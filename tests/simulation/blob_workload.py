@@ -71,6 +71,8 @@ class BlobLoad:
     collect_s: float
     ttl_ms: int
     at_once: int
+    move_s: float | None = None
+    """How long a client waits between two moves of buckets, about; None: it moves none."""
 
 
 class BlobWorkload:
@@ -121,6 +123,9 @@ class BlobWorkload:
             client = BlobClient(self, node, rng, f"{node.process.name}.{turn}")
             self._spawn(node, client.work(), f"{client.name} work")
         self._spawn(node, self._collect(node, rng), f"{node.name} collects")
+        if self.load.move_s is not None:
+            rng = self.world.rng(f"{node.name} moves")
+            self._spawn(node, self._move(node, rng, self.load.move_s), f"{node.name} moves")
 
     def _spawn(self, node: StoreNode, work: Any, name: str) -> None:
         self._tasks.append(self.world.loop.spawn(node.process, work, name))
@@ -140,6 +145,19 @@ class BlobWorkload:
                 self.world.trace.counts[field] += report.total(field)
             self.world.trace.counts["orphans"] += report.orphan_ledgers
             self.world.trace.event("collected", node.name, report)
+
+    async def _move(self, node: StoreNode, rng: random.Random, pause_s: float) -> None:
+        while not self.stopped:
+            await asyncio.sleep(rng.expovariate(1 / pause_s))
+            name = rng.choice((BUCKET, MORTAL, DOOMED))
+            moving = node.blobs.move_bucket(name)
+            try:
+                moved = await self.world.disturbances.cancellable(moving, "move bucket")
+            except (CallCancelled, MetadataUnavailable, NoSuchBucket) as error:
+                self.world.trace.event("not moved", node.name, name, type(error).__name__)
+                continue
+            self.world.trace.counts["moved buckets"] += 1
+            self.world.trace.event("moved", node.name, name, moved.tablespace)
 
 
 def _let_sleep(node: StoreNode, load: BlobLoad, rng: random.Random) -> None:

@@ -1,7 +1,8 @@
 """One seed is one run of an object store: clients, collection, faults, recovery, final checks.
 
 Three replicas hold its tablespace, five bookies its ledgers; three machines put, read, append, copy
-and delete, and each of them collects the garbage of all.
+and delete, and each of them collects the garbage of all. In some runs three more replicas hold a
+second tablespace, and buckets are moved from one to the other while they are in use.
 
 Invariants:
 - Every object that is read is complete and of one put, nothing that was acknowledged is lost, and
@@ -18,26 +19,32 @@ from dataclasses import replace
 from typing import Final
 from unittest.mock import patch
 
-from blobit import compaction
+from blobit import compaction, moving
 from blobit.copying import copy_part
 from blobit.errors import BlobError
 from blobit.garbage_settings import GarbageSettings
+from blobit.naming import pool_tablespace_name
 from blobit.object_id import ObjectId
 from blobit.settings import BlobSettings
+from blobit.tables import REGISTRY
 from blobit.writers import LedgerPool
 from engine.ledger.reader import LedgerReader
 from engine.ledger.settings import ClientSettings
+from herd.reading_log import log_of
 from herd.settings import HerdSettings
 from tests.simulation.blob_faults import BlobNemesis
 from tests.simulation.blob_nodes import SpaceNode, StoreNode
 from tests.simulation.blob_oracle import BlobOracle
 from tests.simulation.blob_verdict import BlobVerdict
 from tests.simulation.blob_workload import BlobLoad, BlobWorkload
-from tests.simulation.herd_nodes import LOG
+from tests.simulation.disturbances import OLDER, UNDISTURBED
+from tests.simulation.herd_nodes import LOG, SPACE
+from tests.simulation.leaders import LeaderProbe
 from tests.simulation.loop import SimLoop
 from tests.simulation.nodes import ClientNode
 from tests.simulation.oracles import Violation
 from tests.simulation.replica_nodes import ReplicaPlan
+from tests.simulation.replica_oracle import ReplicaOracle
 from tests.simulation.replicas import (
     BOOKIES,
     FAULTS_MIN,
@@ -49,16 +56,24 @@ from tests.simulation.running import Outcome, Show, check_tasks, play
 
 CALLS_MIN: Final = 70
 STORES: Final = 3
+MOVES_SHARE: Final = 0.4
+"""Of the runs: those in which buckets are moved."""
+SECOND: Final = "barn"
+"""The tablespace that buckets are moved to."""
 FAULTY_S_MAX: Final = 25.0
 RUN_S_MAX: Final = 3_000.0
 _ROUNDS_MAX: Final = 12
+_STILL_S: Final = 3.0
 
 
 def run_blob_seed(seed: int, show: Show = None) -> Outcome:
     """Run one seed. `show` is given each event in words."""
     logging.disable(logging.CRITICAL)
     try:
-        with patch.object(compaction, "copy_part", _slow_copies(seed)):
+        with (
+            patch.object(compaction, "copy_part", _slow_copies(seed)),
+            patch.object(moving, "STILL_S", _STILL_S),
+        ):
             return play(seed, BlobScenario, RUN_S_MAX, show)
     finally:
         logging.disable(logging.NOTSET)
@@ -90,8 +105,13 @@ class BlobScenario(ReplicaScenario):
         self._store_settings = _store_settings(rng)
         self._store_client = _client_settings(rng)
         self._blob_load = _load(rng)
+        rng = random.Random(f"blob moves {seed}")
+        if rng.random() < MOVES_SHARE and seed not in OLDER | UNDISTURBED:
+            self._blob_load = replace(self._blob_load, move_s=rng.choice([2.0, 5.0]))
+        self._probes: list[LeaderProbe] = []
         self.blob_oracle = BlobOracle()
-        self.nodes: list[SpaceNode] = []
+        self.nodes: dict[str, list[SpaceNode]] = {}
+        """The machines of each tablespace."""
         self.stores: list[StoreNode] = []
 
     @property
@@ -104,14 +124,7 @@ class BlobScenario(ReplicaScenario):
         for bookie in self.bookies:
             bookie.start()
         await asyncio.sleep(1.0)
-        self.nodes = [
-            SpaceNode(
-                *(self.world, f"replica{number}", self._plan, self.oracle),
-                *(self._herd_settings, 0.0),
-            )
-            for number in range(REPLICAS)
-        ]
-        self.replicas = list(self.nodes)
+        self._start_replicas()
         load = BlobWorkload(self.world, self._blob_load, self.blob_oracle)
         self.stores = [
             StoreNode(
@@ -123,10 +136,9 @@ class BlobScenario(ReplicaScenario):
         bystander = ClientNode(self.world, "bystander", ClientSettings(), lambda node: None)
         await self._until(lambda: self.operations > 0, PEACE_S_MAX)
         nemesis = BlobNemesis(
-            *(self.world, self._rng, self.bookies, self.nodes, self.stores),
+            *(self.world, self._rng, self.bookies, self.replicas, self.stores),
             *(bystander, self._no_work()),
         )
-        self._ask_leaders(lambda node: None, LOG)
         self.mover.start(self.replicas)
         harming = asyncio.create_task(nemesis.run(), name="nemesis")
         await self._until(self._enough, FAULTY_S_MAX)
@@ -139,6 +151,38 @@ class BlobScenario(ReplicaScenario):
         load.stopped = True
         await self._until(lambda: load.ended, PEACE_S_MAX)
         await self._judge_store(load)
+
+    def _start_replicas(self) -> None:
+        names = [REGISTRY, pool_tablespace_name(1)]
+        moving = self._blob_load.move_s is not None
+        known = [*names, pool_tablespace_name(2)] if moving else names
+
+        def started(name: str, space: str, oracle: ReplicaOracle) -> list[SpaceNode]:
+            return [
+                SpaceNode(
+                    *(self.world, f"{name}{number}", self._plan, oracle),
+                    *(self._herd_settings, space, known),
+                )
+                for number in range(REPLICAS)
+            ]
+
+        first = started("replica", SPACE, self.oracle)
+        self.nodes = dict.fromkeys(names, first)
+        second: list[SpaceNode] = []
+        if moving:
+            oracle = ReplicaOracle()
+            second = self.nodes[known[-1]] = started("second", SECOND, oracle)
+        self.replicas = [*first, *second]
+        self._probes = [
+            LeaderProbe(self.world, nodes, nodes[0].oracle.acknowledgements, log, lambda node: None)
+            for nodes, log in ((first, LOG), (second, log_of(SECOND)))
+            if nodes
+        ]
+
+    def _look(self) -> None:
+        super()._look()
+        for probe in self._probes:
+            probe.check()
 
     def _enough(self) -> bool:
         return self.operations >= CALLS_MIN and self._harmed()

@@ -53,6 +53,7 @@ class HerdNode(ReplicaNode):
 
     runs = "tablespace"
     errors = Error
+    space_name = SPACE
 
     def __init__(
         self,
@@ -74,7 +75,7 @@ class HerdNode(ReplicaNode):
     async def _open(self, state: StoredState) -> Replica:
         self.space = await Tablespace.open(
             self.client,
-            SPACE,
+            self.space_name,
             state,
             settings=self.herd_settings,
             address=self.name,
