@@ -47,9 +47,16 @@ def cost_of(ensemble: Sequence[str], write_quorum: int, where: Where) -> Cost:
     >>> cost_of(("a1", "a2", "b1"), 3, on)
     Cost(host_pairs=1, rack_pairs=0)
     """
-    costs = [_cost_at(ensemble, index, write_quorum, where) for index in range(len(ensemble))]
-    hosts, racks = sum(cost.host_pairs for cost in costs), sum(cost.rack_pairs for cost in costs)
-    return Cost(hosts // 2, racks // 2)
+    placed = [where.get(name, _UNPLACED) for name in ensemble]
+    size = len(placed)
+    hosts = racks = 0
+    for index, mine in enumerate(placed):
+        for other in range(index + 1, size):
+            if min(other - index, size - other + index) < write_quorum:
+                its = placed[other]
+                hosts += bool(mine.host) and mine.host == its.host
+                racks += bool(mine.rack) and mine.rack == its.rack
+    return Cost(hosts, racks)
 
 
 def flaws_of(ensemble: Sequence[str], write_quorum: int, where: Where) -> list[Flaw]:
@@ -109,28 +116,32 @@ def fittest(
     rng: random.Random,
 ) -> str | None:
     """The candidate that spreads best at one index of an ensemble, the others staying."""
-    costs: dict[str, Cost] = {}
-    changed = list(ensemble)
-    for name in sorted(candidates):
-        changed[index] = name
-        costs[name] = _cost_at(changed, index, write_quorum, where)
+    others = _others(ensemble, index, write_quorum, where)
+    costs = {name: _cost_beside(others, name, where) for name in sorted(candidates)}
     if not costs:
         return None
     least = min(costs.values())
     return rng.choice([name for name, cost in costs.items() if cost == least])
 
 
-def _cost_at(ensemble: Sequence[str], index: int, write_quorum: int, where: Where) -> Cost:
-    """With how many of its write sets' bookies the one at an index shares its host, its rack."""
+def _others(
+    ensemble: Sequence[str], index: int, write_quorum: int, where: Where
+) -> list[Registration]:
+    """The bookies that share a write set with the one at an index."""
     size = len(ensemble)
-    mine = where.get(ensemble[index], _UNPLACED)
-    hosts = racks = 0
-    for other, name in enumerate(ensemble):
-        distance = abs(other - index)
-        if name and distance > 0 and min(distance, size - distance) < write_quorum:
-            its = where.get(name, _UNPLACED)
-            hosts += bool(mine.host) and mine.host == its.host
-            racks += bool(mine.rack) and mine.rack == its.rack
+    distances = ((abs(other - index), name) for other, name in enumerate(ensemble))
+    return [
+        where.get(name, _UNPLACED)
+        for distance, name in distances
+        if 0 < min(distance, size - distance) < write_quorum
+    ]
+
+
+def _cost_beside(others: Sequence[Registration], name: str, where: Where) -> Cost:
+    """With how many others a bookie would share its host, and its rack."""
+    mine = where.get(name, _UNPLACED)
+    hosts = sum(each.host == mine.host for each in others) if mine.host else 0
+    racks = sum(each.rack == mine.rack for each in others) if mine.rack else 0
     return Cost(hosts, racks)
 
 
@@ -167,7 +178,8 @@ def _improve(
     while cost != Cost(0, 0):
         before = cost
         for index in range(len(chosen)):
-            if _cost_at(chosen, index, write_quorum, where) == Cost(0, 0):
+            others = _others(chosen, index, write_quorum, where)
+            if _cost_beside(others, chosen[index], where) == Cost(0, 0):
                 continue
             _exchange(chosen, index, candidates, write_quorum, where, local_host)
             cost = _swap(chosen, index, write_quorum, where)
@@ -188,11 +200,10 @@ def _exchange(
     local = [name for name in chosen if _is_local(name, where, local_host)]
     if local == [chosen[index]]:
         return
-    least = _cost_at(chosen, index, write_quorum, where)
-    changed = list(chosen)
+    others = _others(chosen, index, write_quorum, where)
+    least = _cost_beside(others, chosen[index], where)
     for name in sorted(set(candidates) - set(chosen)):
-        changed[index] = name
-        cost = _cost_at(changed, index, write_quorum, where)
+        cost = _cost_beside(others, name, where)
         if cost < least:
             chosen[index], least = name, cost
 
