@@ -13,7 +13,6 @@ Invariants:
 """
 
 from collections.abc import Awaitable, Callable, Collection
-from typing import Final
 
 from blobit.errors import DiskFull, MetadataUnavailable
 from blobit.ownership import LEDGER_OWNER
@@ -26,15 +25,12 @@ from herd.errors import Error
 RowsOf = Callable[[int], Awaitable[Rows | None]]
 """The tables where a bucket's rows are, by its id; None: it is known that there are none."""
 
-_FOREIGN_MAX: Final = 1_000_000
-
 
 class OrphanScan:
-    """Looks for ledgers without a row. It remembers whose are none of the store's."""
+    """Looks for ledgers without a row."""
 
     def __init__(self, client: LedgerClient) -> None:
         self._client = client
-        self._foreign: set[int] = set()
 
     async def find(
         self, known: Collection[int], rows_of: RowsOf, now_ms: int, age_ms: int
@@ -46,10 +42,8 @@ class OrphanScan:
         Raises `MetadataUnavailable` of the engine.
         """
         found: dict[int, int] = {}
-        ids = await self._client.list_ledgers()
-        self._foreign.intersection_update(ids)
-        for ledger_id in ids:
-            if ledger_id in known or ledger_id in self._foreign:
+        for ledger_id in await self._client.owners.ledgers_of(LEDGER_OWNER["owner"]):
+            if ledger_id in known:
                 continue
             metadata = await self._metadata(ledger_id)
             if metadata is None or metadata.created_ms + age_ms > now_ms:
@@ -83,11 +77,7 @@ class OrphanScan:
             metadata = await self._client.ledger_metadata(ledger_id)
         except EngineError:
             return None
-        if is_of_a_bucket(metadata):
-            return metadata
-        if len(self._foreign) < _FOREIGN_MAX:
-            self._foreign.add(ledger_id)
-        return None
+        return metadata if is_of_a_bucket(metadata) else None
 
 
 def is_of_a_bucket(metadata: LedgerMetadata) -> bool:

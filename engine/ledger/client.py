@@ -30,6 +30,7 @@ from engine.ledger.cluster_time import ClusterTime
 from engine.ledger.context import LedgerContext
 from engine.ledger.keys import key_hash, key_matches, key_of
 from engine.ledger.measures import ClientMeasures
+from engine.ledger.owners import Owners
 from engine.ledger.placement import Placement
 from engine.ledger.quorum import Quorums
 from engine.ledger.reader import LedgerReader
@@ -87,6 +88,8 @@ class LedgerClient:
         """The lease by which this process leads logs."""
         self._ledgers = Ledgers(self.store, rng)
         self._bookies = Bookies(self.store)
+        self.owners = Owners(self._ledgers)
+        """Which ledgers belong to whom: for sweeps."""
         self._measures = ClientMeasures(metrics)
         self._troubles = Troubles()
         self._writers: weakref.WeakSet[LedgerWriter] = weakref.WeakSet()

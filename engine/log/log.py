@@ -43,7 +43,7 @@ from engine.log.log_reader import Batch, LogReader
 from engine.log.log_writer import LogWriter
 from engine.log.position import Position, Span
 from engine.log.settings import LogSettings
-from engine.log.sweeping import PURPOSE_LOG, Sweeper, marks_of
+from engine.log.sweeping import PURPOSE_LOG, marks_of, sweep
 from engine.log.truncation import pinned, truncated, unpinned
 from engine.metadata.restoring import check_not_under_way
 from engine.run import NO_ENTRY
@@ -67,7 +67,6 @@ class ReplicatedLog:
         self._client = client
         self._lists = LogLists(client.store, name, client.rng)
         self._reader = LogReader(client, self._lists, self.settings)
-        self._sweeper = Sweeper(client, self._lists)
 
     async def list(self) -> LogList:
         """The log's ledgers, epoch and pins, with all writes that returned before the call.
@@ -192,7 +191,7 @@ class ReplicatedLog:
         that were never listed or are dropped; never what the list or `keep` names. `keep` must name
         every snapshot in use, read after that epoch began. Raises `MetadataUnavailable`.
         """
-        return await self._sweeper.sweep(keep, epoch)
+        return await sweep(self._client, self._lists, keep, epoch)
 
     async def resign(self, leader: Leader) -> None:
         """Let another replica lead at once, where this one was elected, or may have been.

@@ -4,7 +4,6 @@ Invariants:
 - A ledger goes only if its own metadata name this log as its owner, and nothing can come to
   reference it: its epoch is over, or it was to be listed and a higher id is.
 - Nothing is deleted while a backup is being restored into the store: its lists are written last.
-- Ids known to belong to others are not asked about again: ids are never reused.
 """
 
 import asyncio
@@ -18,7 +17,7 @@ from engine.metadata.restoring import restoration_under_way
 from engine.transport.contract import PURPOSE
 
 PURPOSE_LOG: Final = "log"
-_ASKED_AT_ONCE: Final = 16
+_READ_AT_ONCE: Final = 16
 
 
 class Marks(NamedTuple):
@@ -48,48 +47,39 @@ def garbage(current: LogList, ledger: int, marks: Marks, epoch: int) -> bool:
     return marks.purpose == PURPOSE_LOG and bool(listed) and ledger < listed[-1]
 
 
-class Sweeper:
-    """Deletes what a log left behind. Remembers whose the other ledgers are."""
+async def sweep(client: LedgerClient, lists: LogLists, keep: set[int], epoch: int) -> list[int]:
+    """Delete garbage that `keep` does not name; see `ReplicatedLog.sweep`."""
+    ids = await client.owners.ledgers_of(_owner(lists.name))
+    if await restoration_under_way(client.store):
+        return []
+    candidates = [ledger for ledger in ids if ledger not in keep]
+    own: list[tuple[int, Marks]] = []
+    for start in range(0, len(candidates), _READ_AT_ONCE):
+        chunk = candidates[start : start + _READ_AT_ONCE]
+        found = await asyncio.gather(*(_marks(client, ledger) for ledger in chunk))
+        own += [(ledger, marks) for ledger, marks in zip(chunk, found, strict=True) if marks]
+    current = (await lists.read_fresh()).list
+    deleted = []
+    for ledger, marks in own:
+        if garbage(current, ledger, marks, epoch):
+            try:
+                await client.delete_ledger(ledger)
+            except NoSuchLedger:
+                continue
+            deleted.append(ledger)
+    return deleted
 
-    def __init__(self, client: LedgerClient, lists: LogLists) -> None:
-        self._client = client
-        self._lists = lists
-        self._others: set[int] = set()
 
-    async def sweep(self, keep: set[int], epoch: int) -> list[int]:
-        """Delete garbage that `keep` does not name; see `ReplicatedLog.sweep`."""
-        ids = await self._client.list_ledgers()
-        if await restoration_under_way(self._client.store):
-            return []
-        self._others.intersection_update(ids)
-        unknown = [ledger for ledger in ids if ledger not in self._others and ledger not in keep]
-        own: list[tuple[int, Marks]] = []
-        for start in range(0, len(unknown), _ASKED_AT_ONCE):
-            chunk = unknown[start : start + _ASKED_AT_ONCE]
-            found = await asyncio.gather(*map(self._marks, chunk))
-            own += [(ledger, marks) for ledger, marks in zip(chunk, found, strict=True) if marks]
-        current = (await self._lists.read_fresh()).list
-        deleted = []
-        for ledger, marks in own:
-            if garbage(current, ledger, marks, epoch):
-                try:
-                    await self._client.delete_ledger(ledger)
-                except NoSuchLedger:
-                    continue
-                deleted.append(ledger)
-        return deleted
-
-    async def _marks(self, ledger: int) -> Marks | None:
-        """The marks of an own ledger; None for another's, and for what cannot be told."""
-        try:
-            custom = (await self._client.ledger_metadata(ledger)).custom
-        except (NoSuchLedger, CannotRead, FormatTooNew):
-            return None
-        epoch = custom.get(EPOCH, b"")
-        if custom.get(OWNER) != _owner(self._lists.name) or not epoch.isdigit():
-            self._others.add(ledger)
-            return None
-        return Marks(custom.get(PURPOSE, b"").decode(errors="replace"), int(epoch))
+async def _marks(client: LedgerClient, ledger: int) -> Marks | None:
+    """None for what cannot be told."""
+    try:
+        custom = (await client.ledger_metadata(ledger)).custom
+    except (NoSuchLedger, CannotRead, FormatTooNew):
+        return None
+    epoch = custom.get(EPOCH, b"")
+    if not epoch.isdigit():
+        return None
+    return Marks(custom.get(PURPOSE, b"").decode(errors="replace"), int(epoch))
 
 
 def _owner(name: str) -> bytes:

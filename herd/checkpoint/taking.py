@@ -146,15 +146,14 @@ class Checkpointer:
         """
         named = await self._named(await self.list.claim(epoch))
         swept = []
-        for ledger_id in await self._client.list_ledgers():
+        for ledger_id in await self._client.owners.ledgers_of(self._owner):
             if ledger_id in named:
                 continue
             try:
                 metadata = await self._client.ledger_metadata(ledger_id)
             except NotFound:
                 continue
-            custom = metadata.custom
-            if custom.get(OWNER) == self._owner and int(custom.get(EPOCH, b"0")) < epoch:
+            if int(metadata.custom.get(EPOCH, b"0")) < epoch:
                 await self._client.delete_ledger(ledger_id)
                 swept.append(ledger_id)
         return swept

@@ -12,25 +12,18 @@ Invariants:
 
 import asyncio
 import contextlib
-from typing import Final, NamedTuple
+from typing import Final
 
 from engine.errors import CannotRead, FormatTooNew, NoSuchLedger, NotFound
 from engine.ledger.client import LedgerClient
 from engine.log.log import ReplicatedLog
-from engine.metadata.lost_logs import EPOCH, LOG_OWNER, OWNER
+from engine.metadata.lost_logs import EPOCH, LOG_OWNER
 from engine.replica.snapshots import Snapshots
 from herd.checkpoint.record import CheckpointList
 from herd.nodes.directory import Directory
 from herd.reading_log import log_of
 
-_ASKED_AT_ONCE: Final = 16
-
-
-class _Marks(NamedTuple):
-    """Whose a ledger is, and of which epoch."""
-
-    owner: bytes
-    epoch: int
+_READ_AT_ONCE: Final = 16
 
 
 async def sweep_dropped(client: LedgerClient, name: str, uuid: str) -> int:
@@ -56,23 +49,23 @@ async def sweep_dropped(client: LedgerClient, name: str, uuid: str) -> int:
 
 async def _sweep_ledgers(client: LedgerClient, owners: set[bytes], epoch: int) -> int:
     swept = 0
-    ids = await client.list_ledgers()
-    for start in range(0, len(ids), _ASKED_AT_ONCE):
-        chunk = ids[start : start + _ASKED_AT_ONCE]
-        found = await asyncio.gather(*(_marks(client, each) for each in chunk))
-        for ledger_id, marks in zip(chunk, found, strict=True):
-            if marks is not None and marks.owner in owners and marks.epoch < epoch:
+    ids = await client.owners.ledgers_of(*owners)
+    for start in range(0, len(ids), _READ_AT_ONCE):
+        chunk = ids[start : start + _READ_AT_ONCE]
+        found = await asyncio.gather(*(_epoch(client, each) for each in chunk))
+        for ledger_id, its_epoch in zip(chunk, found, strict=True):
+            if its_epoch is not None and its_epoch < epoch:
                 with contextlib.suppress(NoSuchLedger):
                     await client.delete_ledger(ledger_id)
                     swept += 1
     return swept
 
 
-async def _marks(client: LedgerClient, ledger_id: int) -> _Marks | None:
-    """None for what cannot be told."""
+async def _epoch(client: LedgerClient, ledger_id: int) -> int | None:
+    """In which epoch a ledger was created; None if that cannot be told."""
     try:
         custom = (await client.ledger_metadata(ledger_id)).custom
     except (NotFound, CannotRead, FormatTooNew):
         return None
     epoch = custom.get(EPOCH, b"")
-    return _Marks(custom.get(OWNER, b""), int(epoch)) if epoch.isdigit() else None
+    return int(epoch) if epoch.isdigit() else None

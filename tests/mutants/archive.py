@@ -455,8 +455,8 @@ ARCHIVE_MUTANTS: Final = (
         "a-sweeper-takes-restored-ledgers",
         "nobody sweeps ledgers in a store that is being restored",
         "engine/log/sweeping.py",
-        "        if await restoration_under_way(self._client.store):\n",
-        "        if False:\n",
+        "    if await restoration_under_way(client.store):\n",
+        "    if False:\n",
         by_test(
             _RESTORING, "test_a_restore_interrupted_at_any_step_can_be_continued_and_completes"
         ),

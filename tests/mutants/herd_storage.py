@@ -127,8 +127,8 @@ HERD_STORAGE_MUTANTS: Final = (
         "a-sweep-takes-strangers-ledgers",
         "a sweep deletes ledgers of its owner alone",
         "herd/checkpoint/taking.py",
-        "            if custom.get(OWNER) == self._owner and int(",
-        "            if int(",
+        "await self._client.owners.ledgers_of(self._owner)",
+        "await self._client.list_ledgers()",
         by_test(
             "herd/checkpoint/test_building.py",
             "test_a_checkpoint_that_is_cut_short_leaves_nothing_but_what_the_sweep_finds",

@@ -56,16 +56,17 @@ async def test_a_bucket_that_is_made_while_a_round_goes_on_loses_nothing(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async with grounds(tmp_path, orphan_ms=0, grace_ms=0) as ground:
-        listed = ground.blobs.client.list_ledgers
+        owners = ground.blobs.client.owners
+        ledgers_of = owners.ledgers_of
 
-        async def late() -> list[int]:
+        async def late(owner: bytes) -> list[int]:
             fresh = await ground.blobs.create_bucket("fresh")
             await fresh.put("heidi", b"meh")
             await orphan(ground, 4711)
-            return await listed()
+            return await ledgers_of(owner)
 
         with monkeypatch.context() as patched:
-            patched.setattr(ground.blobs.client, "list_ledgers", late)
+            patched.setattr(owners, "ledgers_of", late)
             assert (await ground.blobs.collect()).orphan_ledgers == 1
         fresh = await ground.blobs.bucket("fresh")
         assert await ground.ledgers_there() == await ground.ledgers()

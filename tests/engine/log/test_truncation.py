@@ -299,7 +299,7 @@ async def test_a_sweeper_whose_epoch_is_over_deletes_nothing_of_a_later_one() ->
     assert named.ledger_id in await yard.client().list_ledgers()
 
 
-async def test_the_sweeper_touches_nothing_of_others_and_asks_about_it_once() -> None:
+async def test_the_sweeper_touches_nothing_of_others() -> None:
     yard = await Yard.of(3)
     log, _ = await led(yard)
     client = yard.client()
@@ -310,16 +310,6 @@ async def test_the_sweeper_touches_nothing_of_others_and_asks_about_it_once() ->
     assert await log.sweep(set(), epoch) == []
     ids = {stranger.ledger_id, nobody.ledger_id, likeness.ledger_id}
     assert ids < set(await client.list_ledgers())
-    asked: list[int] = []
-    metadata_of = log._client.ledger_metadata
-
-    async def ask(ledger: int) -> object:
-        asked.append(ledger)
-        return await metadata_of(ledger)
-
-    log._client.ledger_metadata = ask  # type: ignore[method-assign,assignment]
-    await log.sweep(set(), epoch)
-    assert not ids & set(asked)
 
 
 async def _nothing() -> None:
