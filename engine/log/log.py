@@ -206,7 +206,8 @@ class ReplicatedLog:
         Its list stays, without ledgers: the next log of this name goes on from that epoch.
         `still` tells, by a fresh look, whether the log is to go; until it is removed nobody may
         give its name to another one. Raises `Deposed` where it is not to go, or somebody has begun
-        another epoch meanwhile, and `MetadataUnavailable` (call again).
+        another epoch meanwhile, and `Unavailable` (call again): the metadata store does not answer,
+        or too few bookies of the last ledger do.
         """
         held = await self._lists.read_fresh()
         # In this order: as long as the log is to go, the epoch just read is its own.
@@ -217,10 +218,17 @@ class ReplicatedLog:
         try:
             await self._close_last(held.list)
         except MetadataUnavailable:
-            # Its writer may still run: the list must not be emptied before the fence.
             raise
+        except Unavailable as error:
+            # Its writer may be paused and its bookies come back: without a fence they would accept
+            # what it writes then.
+            ledger = held.list.listed[-1].ledger
+            raise Unavailable(
+                f"log {self.name} is not removed yet: {error}. If the bookies of ledger {ledger} "
+                f"are lost for good, delete it: herdbook ledger delete {ledger}"
+            ) from error
         except EngineError:
-            # It may already be deleted, or too few bookies are up: nobody can write to it then.
+            # It was deleted, or cannot be read.
             pass
         await self._lists.update(held, removing(epoch))
         return epoch

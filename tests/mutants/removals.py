@@ -24,11 +24,8 @@ REMOVAL_MUTANTS: Final = (
         "a-removal-goes-on-without-having-asked-for-the-last-ledger",
         "no leader from before a removal gets anything acknowledged after it",
         _LOG,
-        "        except MetadataUnavailable:\n"
-        "            # Its writer may still run: the list must not be emptied before the fence.\n"
-        "            raise\n"
-        "        except EngineError:\n",
-        "        except EngineError:\n",
+        "        except MetadataUnavailable:\n            raise\n        except Unavailable as error:",
+        "        except MetadataUnavailable:\n            pass\n        except Unavailable as error:",
         by_test(
             _LOG_TESTS,
             "test_a_removal_that_cannot_fence_the_last_leader_without_metadata_is_started_again",
@@ -41,6 +38,17 @@ REMOVAL_MUTANTS: Final = (
         "            await self._close_last(held.list)\n        except MetadataUnavailable:",
         "            await self.list()\n        except MetadataUnavailable:",
         by_seeds(6016, 3, "--log"),
+    ),
+    Mutant(
+        "a-removal-goes-on-without-a-fence",
+        "a log is not removed before the bookies of its last ledger were fenced",
+        _LOG,
+        "        except Unavailable as error:\n            # Its writer",
+        "        except ZeroDivisionError as error:\n            # Its writer",
+        by_test(
+            _LOG_TESTS,
+            "test_a_log_is_not_removed_before_the_bookies_of_its_last_ledger_were_fenced",
+        ),
     ),
     Mutant(
         "a-removal-does-not-look-whether-it-is-to-be",

@@ -9,9 +9,11 @@ import pytest
 from engine.errors import (
     CannotRead,
     Deposed,
+    EngineError,
     MetadataUnavailable,
     NoSuchLedger,
     PositionTruncated,
+    Unavailable,
 )
 from engine.ledger.reader import LedgerReader
 from engine.log.log import ReplicatedLog
@@ -63,6 +65,32 @@ async def test_a_removal_keeps_who_led_and_nobody_leads() -> None:
     current = await log.list()
     assert led_by is not None and current.leader == led_by and current.leader_address == ""
     assert current.format_major == 2, "older programs do not know of its lease"
+
+
+async def test_a_log_is_not_removed_before_the_bookies_of_its_last_ledger_were_fenced() -> None:
+    yard = await Yard.of(3)
+    log, writer = await led(yard)
+    last = writer.ledger
+    for bookie in yard.bookies:
+        bookie.down = True
+    with pytest.raises(Unavailable, match=f"herdbook ledger delete {last}"):
+        await yard.log().remove(yes)
+    assert (await log.list()).ledgers
+    for bookie in yard.bookies:
+        bookie.down = False
+    await yard.log().remove(yes)
+    with pytest.raises(EngineError):
+        await writer.append(b"too late")
+
+
+async def test_a_log_whose_last_ledger_was_deleted_can_be_removed() -> None:
+    yard = await Yard.of(3)
+    log, writer = await led(yard)
+    for bookie in yard.bookies:
+        bookie.down = True
+    await yard.client().delete_ledger(writer.ledger)
+    await yard.log().remove(yes)
+    assert not (await log.list()).ledgers
 
 
 async def test_the_next_log_of_the_name_goes_on_from_the_epoch_and_begins_at_start() -> None:
