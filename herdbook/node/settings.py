@@ -166,7 +166,7 @@ class MemoryTable(Table, frozen=True):
     bytes_max: Annotated[int, Meta(ge=0)] = 0
     """0: every bound is as usual, whatever the machine has."""
     tablespaces: Annotated[int, Meta(ge=1)] = 4
-    """How many it is divided for, each bucket being one; a node that runs more holds more."""
+    """How many it is divided for; a node that runs more holds more."""
 
 
 class NodeSettings(Table, frozen=True):
