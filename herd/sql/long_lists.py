@@ -22,10 +22,15 @@ INSERT_WORDS_MAX: Final = 100_000
 """The same for an INSERT, not counting plain constants: rows may hold `DATE '2024-02-29'`."""
 _PARTS: Final = re.compile(
     r"(?P<text>'[^']*')|(?P<bracket>\()|--[^\n]*|/\*(?:.*?\*/|.*)"
-    r"|\b(?!(?:null|true|false|default)\b)[a-z_][\w$.]*|;|\$(?!\w)|[^\s\w$.(),'?;-]+",
+    r"|\b(?!(?:null|true|false|default)\b)[a-z_][\w$.]*|;|\$(?!\w)|[^\s\w$.(),'?;-]+"
+    r"|(?P<rest>(?:[\s,.)?\d]{1,64}|-(?!-)){1,64}|\w[\w$.]*|.)",
     re.IGNORECASE | re.DOTALL,
 )
-"""Texts, brackets, and words as far as they are easily told; a comment is one, too."""
+"""Texts, brackets, and words as far as they are easily told; a comment is one, too.
+
+`rest` is what does not count. It is matched all the same, a piece at a time: a search through a
+long text that finds nothing would keep the interpreter, and so all other users, until its end.
+"""
 _INSERTS: Final = re.compile(r"\s*(?:insert|upsert|replace)\b", re.IGNORECASE)
 _ROWS: Final = re.compile(r"\b(?:values|select)\b", re.IGNORECASE)
 LONG: Final = 1_000

@@ -52,6 +52,7 @@ _SPACES: Final = re.compile(r"(?:\s+|--[^\n]*|/\*(?:.*?\*/|.*))+", re.DOTALL)
 _WORD: Final = re.compile(r"[A-Za-z_][A-Za-z_0-9]*")
 _LONG_NAME: Final = re.compile(rf"(?<![^\s()',;])[^\s()',;]{{{NAME_CHARACTERS_MAX}}}")
 """It is tried where a name may begin, and nowhere else: a long text is read once."""
+_SEARCHED_AT_ONCE: Final = 16 * 1024
 _END: Final = "herd:end"
 _SEMICOLON: Final = TokenType.SEMICOLON
 _LONG: Final = "herd:long"
@@ -182,7 +183,7 @@ def is_long(tree: exp.Expr) -> bool:
 
 def _check_names(text: str, tree: exp.Expr) -> None:
     """Raise `ProgrammingError` for a name that is too long, or no name for people."""
-    if "\0" not in text and _LONG_NAME.search(text) is None:
+    if "\0" not in text and not _has_long_name(text):
         return
     for node in tree.find_all(exp.Identifier, exp.Anonymous):
         if len(node.name) > NAME_CHARACTERS_MAX or "\0" in node.name:
@@ -190,6 +191,15 @@ def _check_names(text: str, tree: exp.Expr) -> None:
                 f"a name has 1 to {NAME_CHARACTERS_MAX} characters, none of which is NUL",
                 place=place_of(node),
             )
+
+
+def _has_long_name(text: str) -> bool:
+    # In pieces: no other thread runs during a search.
+    for start in range(0, len(text), _SEARCHED_AT_ONCE):
+        end = start + _SEARCHED_AT_ONCE + NAME_CHARACTERS_MAX
+        if _LONG_NAME.search(text, start, end) is not None:
+            return True
+    return False
 
 
 def parse_tree(text: str) -> exp.Expr:

@@ -2,7 +2,8 @@
 
 Invariants:
 - A plan is of one catalog; with another one the text is planned again, not read again.
-- What is kept is bounded in bytes; what was planned first goes first.
+- What is kept is bounded in bytes; what was planned first goes first. Of plans that would take a
+  large part of that only the newest one is kept, and no other plan goes for it.
 - The quickest way that a statement allows is chosen once, when it is planned.
 """
 
@@ -31,6 +32,7 @@ if TYPE_CHECKING:
     from herd.tablespace import Tablespace
 
 CACHE_BYTES_MAX: Final = 32 * 1024 * 1024
+_LARGE_BYTES: Final = CACHE_BYTES_MAX // 8
 # What a plan takes beside its text, and for each character of it; measured.
 _PLAN_BYTES: Final = 4_096
 _CHARACTER_BYTES: Final = 64
@@ -79,14 +81,18 @@ class Plans:
     def __init__(self) -> None:
         self._known: dict[str, Planned] = {}
         self._size_bytes = 0
+        self._large: tuple[str, Planned] | None = None
 
     def known(self, text: str) -> Planned | None:
         """A plan that is there, of whatever catalog. On any thread."""
+        large = self._large
+        if large is not None and large[0] == text:
+            return large[1]
         return self._known.get(text)
 
     def plan(self, text: str, catalog: Catalog) -> Planned:
         """The plan of a text. Raises what parsing and planning raise."""
-        found = self._known.get(text)
+        found = self.known(text)
         if found is not None and (found.catalog is catalog or found.statement is None):
             return found
         planned = Planned(parse(text) if found is None else found.parsed, catalog)
@@ -95,6 +101,9 @@ class Plans:
 
     def keep(self, text: str, planned: Planned) -> None:
         """Keep a plan that was made elsewhere."""
+        if _size_bytes(text) > _LARGE_BYTES:
+            self._large = text, planned
+            return
         if text not in self._known:
             self._size_bytes += _size_bytes(text)
             while self._known and self._size_bytes > CACHE_BYTES_MAX:

@@ -6,6 +6,9 @@ Invariants:
 - A caller waits for an unknown answer for at most `WAIT_S`, which is longer than it takes until
   another node leads the tablespace of users.
 - An unknown name and a wrong password take the same steps and get the same message.
+- A password that was right is not hashed again as long as the user's verifier is the same: the
+  hash is slow on purpose, and HTTP clients send the password with each request. What is kept of it
+  is a digest under a key of this process.
 """
 
 import asyncio
@@ -62,6 +65,9 @@ class StoreAuthenticator:
         self._nobody = hmac.digest(keys()[0], b"herdbook nobody", "sha256")
         self._kept: dict[Hashable, tuple[float, Any]] = {}
         self._asking: dict[Hashable, _Looking] = {}
+        self._own_key = own_key()
+        self._proved: dict[str, tuple[ScramVerifier, bytes]] = {}
+        """By a user's name the verifier that fitted, and the digest of the password."""
 
     async def anonymous(self) -> Principal:
         """See `Authenticator`."""
@@ -72,8 +78,16 @@ class StoreAuthenticator:
     async def password(self, user: str, password: str) -> Principal:
         """See `Authenticator`."""
         verifier = await self.scram(user)
-        if not await self._threads.run(partial(verifier.fits, password)):
-            raise AccessRefused(NOT_PROVED)
+        digest = hmac.digest(self._own_key, password.encode(errors="surrogatepass"), "sha256")
+        name = _name_of(user)
+        proved, proved_digest = self._proved.get(name, (None, b""))
+        if proved != verifier or not hmac.compare_digest(proved_digest, digest):
+            if not await self._threads.run(partial(verifier.fits, password)):
+                raise AccessRefused(NOT_PROVED)
+            self._proved.pop(name, None)
+            while len(self._proved) >= _KEPT_MAX:
+                del self._proved[next(iter(self._proved))]
+            self._proved[name] = verifier, digest
         return await self.principal(user)
 
     async def token(self, token: str) -> Principal:

@@ -25,6 +25,46 @@ _UNKNOWN: Final = "test_answers_that_nobody_takes_count_before_they_are_known"
 
 SHARES_MUTANTS: Final = (
     Mutant(
+        "a-plan-of-a-long-text-takes-the-place-of-all-others",
+        "no plan is dropped for one of a long text",
+        "herd/sql/planning.py",
+        "if _size_bytes(text) > _LARGE_BYTES:",
+        "if False:",
+        by_test("herd/sql/test_plans.py", "test_no_plan_goes_for_one_of_a_long_text"),
+    ),
+    Mutant(
+        "a-search-goes-through-a-long-text",
+        "no single search keeps the interpreter for a long text",
+        "herd/sql/long_lists.py",
+        r"(?P<rest>(?:[\s,.)?\d]{1,64}|-(?!-)){1,64}|\w[\w$.]*|.)",
+        r"(?P<rest>;;)",
+        by_test(
+            "herd/sql/test_long_statements.py", "test_no_single_search_goes_through_a_long_text"
+        ),
+    ),
+    Mutant(
+        "a-long-name-is-not-found-between-two-pieces",
+        "a name that is too long is found wherever it stands",
+        "herd/sql/parsing.py",
+        "end = start + _SEARCHED_AT_ONCE + NAME_CHARACTERS_MAX",
+        "end = start + _SEARCHED_AT_ONCE",
+        by_test(
+            "herd/sql/test_long_statements.py",
+            "test_a_name_that_is_too_long_is_found_wherever_it_stands",
+        ),
+    ),
+    Mutant(
+        "a-password-that-was-right-stays-right",
+        "a password is hashed again when the user has another one",
+        "herdbook/access/authenticator.py",
+        "if proved != verifier or not",
+        "if not",
+        by_test(
+            "herdbook/access/test_users.py",
+            "test_a_right_password_is_hashed_once_and_again_when_the_user_has_another",
+        ),
+    ),
+    Mutant(
         "one-user-takes-all-that-there-is",
         "a user has a quarter of what other users leave",
         _SHARES,

@@ -3,6 +3,7 @@
 import asyncio
 import gc
 import sys
+from itertools import pairwise
 from types import FrameType
 
 import pytest
@@ -12,7 +13,8 @@ from engine.access.principal import Grant, Principal
 from engine.slow import SLOW
 from herd.errors import Error, SqlSyntaxError, TooLarge
 from herd.settings import HerdSettings
-from herd.sql.parsing import parse
+from herd.sql import long_lists
+from herd.sql.parsing import NAME_CHARACTERS_MAX, _has_long_name, parse
 from herd.sql.session import Session
 from tests.herd.sql.querying import until
 from tests.herd.sql.sessions import asking
@@ -105,3 +107,24 @@ def test_an_error_does_not_keep_the_tokens_of_its_statement(kind: str) -> None:
     finally:
         gc.enable()
     assert caught.value.message and kept < 100
+
+
+@pytest.mark.parametrize(
+    "repeated", ["1,", "1, ", "- ", "null,", "1e5,", " ", "é ", "$1,", "''", "?,"]
+)
+def test_no_single_search_goes_through_a_long_text(repeated: str) -> None:
+    # No other thread runs during a search of a regular expression.
+    text = "SELECT " + repeated * (100_000 // len(repeated))
+    ends = [0, *(part.end() for part in long_lists._PARTS.finditer(text))]
+    assert ends[-1] == len(text)
+    assert max(end - start for start, end in pairwise(ends)) <= 4_096
+
+
+@pytest.mark.parametrize(
+    "before", ["", "a,", "a " * 10_000, "," * 16_300, "," * 16_384, "," * 16_500]
+)
+def test_a_name_that_is_too_long_is_found_wherever_it_stands(before: str) -> None:
+    longest = "b" * NAME_CHARACTERS_MAX
+    assert not _has_long_name(f"{before} {longest[1:]} {before}")
+    assert _has_long_name(f"{before} {longest} {before}")
+    assert _has_long_name(f"{before} {longest}")

@@ -15,7 +15,7 @@ from engine.access.audit import NO_AUDIT
 from engine.access.door import UserDoor
 from engine.access.guesses import Guesses
 from engine.access.principal import EVERYBODY, Grant
-from engine.access.scram import ScramClient, ScramServer
+from engine.access.scram import ScramClient, ScramServer, ScramVerifier
 from engine.errors import AccessRefused, InvalidRequest, MetadataUnavailable
 from engine.expiry import CLOCK_DIFFERENCE_MS
 from engine.ports.clock import SystemClock
@@ -110,6 +110,41 @@ async def test_a_wrong_password_a_strange_name_and_one_without_a_password_are_al
         ann, zoe = await known.scram("ann"), await known.scram("zoe")
         assert (len(zoe.salt), zoe.iterations) == (len(ann.salt), ann.iterations)
         assert zoe == await known.scram("zoe")
+
+
+async def test_a_right_password_is_hashed_once_and_again_when_the_user_has_another(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with users(tmp_path) as (rows, known, clock):
+        await rows.add("ann", "ann's word")
+        await rows.add("ben", "ann's word")
+        hashed: list[str] = []
+        fits = ScramVerifier.fits
+
+        def counted(verifier: ScramVerifier, password: str) -> bool:
+            hashed.append(password)
+            return fits(verifier, password)
+
+        monkeypatch.setattr(ScramVerifier, "fits", counted)
+        for _ in range(3):
+            assert (await known.password("ann", "ann's word")).name == "ann"
+            clock.added_s += FRESH_S + 1
+        assert hashed == ["ann's word"]
+        for wrong in ("ann's", "ann's", "zoe"):
+            with pytest.raises(AccessRefused):
+                await known.password("ann", wrong)
+        assert hashed == ["ann's word", "ann's", "ann's", "zoe"], "who guesses waits each time"
+        await known.password("ben", "ann's word")
+        await rows.set_password("ann", "another word")
+        clock.added_s += FRESH_S + 1
+        with pytest.raises(AccessRefused):
+            await known.password("ann", "ann's word")
+        await known.password("ann", "another word")
+        assert hashed[4:] == ["ann's word", "ann's word", "another word"]
+        await rows.remove("ann")
+        clock.added_s += FRESH_S + 1
+        with pytest.raises(AccessRefused):
+            await known.password("ann", "another word")
 
 
 async def test_what_is_revoked_ends_when_the_answer_is_old(tmp_path: Path) -> None:
