@@ -24,8 +24,10 @@ REMOVAL_MUTANTS: Final = (
         "a-removal-goes-on-without-having-asked-for-the-last-ledger",
         "no leader from before a removal gets anything acknowledged after it",
         _LOG,
-        "        except MetadataUnavailable:\n            raise\n        except Unavailable as error:",
-        "        except MetadataUnavailable:\n            pass\n        except Unavailable as error:",
+        "        except MetadataUnavailable:\n            raise\n"
+        "        except Unavailable as error:",
+        "        except MetadataUnavailable:\n            pass\n"
+        "        except Unavailable as error:",
         by_test(
             _LOG_TESTS,
             "test_a_removal_that_cannot_fence_the_last_leader_without_metadata_is_started_again",
