@@ -1,4 +1,4 @@
-"""Which ledgers say that they belong to whom.
+"""Finds the ledgers of an owner, as their metadata names it.
 
 Many sweeps of one process look for the ledgers of one owner each: of a log, of a tablespace's
 checkpoints, of the object store. They share what was read, so each ledger is read once for all.

@@ -56,7 +56,7 @@ async def sweep(client: LedgerClient, lists: LogLists, keep: set[int], epoch: in
     own: list[tuple[int, Marks]] = []
     for start in range(0, len(candidates), _READ_AT_ONCE):
         chunk = candidates[start : start + _READ_AT_ONCE]
-        found = await asyncio.gather(*(_marks(client, ledger) for ledger in chunk))
+        found = await asyncio.gather(*(read_marks(client, ledger) for ledger in chunk))
         own += [(ledger, marks) for ledger, marks in zip(chunk, found, strict=True) if marks]
     current = (await lists.read_fresh()).list
     deleted = []
@@ -70,8 +70,8 @@ async def sweep(client: LedgerClient, lists: LogLists, keep: set[int], epoch: in
     return deleted
 
 
-async def _marks(client: LedgerClient, ledger: int) -> Marks | None:
-    """None for what cannot be told."""
+async def read_marks(client: LedgerClient, ledger: int) -> Marks | None:
+    """The marks of a ledger; None if it is gone, has none or cannot be read."""
     try:
         custom = (await client.ledger_metadata(ledger)).custom
     except (NoSuchLedger, CannotRead, FormatTooNew):

@@ -14,10 +14,11 @@ import asyncio
 import contextlib
 from typing import Final
 
-from engine.errors import CannotRead, FormatTooNew, NoSuchLedger, NotFound
+from engine.errors import NoSuchLedger
 from engine.ledger.client import LedgerClient
 from engine.log.log import ReplicatedLog
-from engine.metadata.lost_logs import EPOCH, LOG_OWNER
+from engine.log.sweeping import read_marks
+from engine.metadata.lost_logs import LOG_OWNER
 from engine.replica.snapshots import Snapshots
 from herd.checkpoint.record import CheckpointList
 from herd.nodes.directory import Directory
@@ -52,20 +53,10 @@ async def _sweep_ledgers(client: LedgerClient, owners: set[bytes], epoch: int) -
     ids = await client.owners.ledgers_of(*owners)
     for start in range(0, len(ids), _READ_AT_ONCE):
         chunk = ids[start : start + _READ_AT_ONCE]
-        found = await asyncio.gather(*(_epoch(client, each) for each in chunk))
-        for ledger_id, its_epoch in zip(chunk, found, strict=True):
-            if its_epoch is not None and its_epoch < epoch:
+        found = await asyncio.gather(*(read_marks(client, each) for each in chunk))
+        for ledger_id, marks in zip(chunk, found, strict=True):
+            if marks is not None and marks.epoch < epoch:
                 with contextlib.suppress(NoSuchLedger):
                     await client.delete_ledger(ledger_id)
                     swept += 1
     return swept
-
-
-async def _epoch(client: LedgerClient, ledger_id: int) -> int | None:
-    """In which epoch a ledger was created; None if that cannot be told."""
-    try:
-        custom = (await client.ledger_metadata(ledger_id)).custom
-    except (NotFound, CannotRead, FormatTooNew):
-        return None
-    epoch = custom.get(EPOCH, b"")
-    return int(epoch) if epoch.isdigit() else None

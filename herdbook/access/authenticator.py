@@ -67,7 +67,7 @@ class StoreAuthenticator:
         self._asking: dict[Hashable, _Looking] = {}
         self._own_key = own_key()
         self._proved: dict[str, tuple[ScramVerifier, bytes]] = {}
-        """By a user's name the verifier that fitted, and the digest of the password."""
+        """For each user name, the verifier that matched and a digest of the password."""
 
     async def anonymous(self) -> Principal:
         """See `Authenticator`."""

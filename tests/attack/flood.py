@@ -149,7 +149,7 @@ class _Flood:
 
 
 def _ask_on(url: str, sql: str, stop: ProcessEvent, counted: Any) -> None:
-    # An attacker has a machine of his own. On this one he gets the time that node and reader leave.
+    # Attackers run on other machines. Here they get the processor time that others leave.
     os.nice(_NICENESS)
     answers: Counter[str] = Counter()
     with asker(url, "eve") as eve:

@@ -166,8 +166,8 @@ REMOVAL_MUTANTS: Final = (
         "a-sweep-goes-by-the-name-alone",
         "a ledger goes only if its own metadata name an older epoch",
         _DROPPING,
-        "if its_epoch is not None and its_epoch < epoch:",
-        "if its_epoch is not None:",
+        "if marks is not None and marks.epoch < epoch:",
+        "if marks is not None:",
         by_test(_AGAIN_TESTS, f"{_SWEEP}[11]"),
     ),
     Mutant(
