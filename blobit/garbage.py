@@ -333,7 +333,7 @@ class Collector:
         spaces: dict[int, str | None] = {}
         moves: dict[int, Row] = {}
 
-        async def rows_of(bucket_id: int) -> Rows | None:
+        async def place_of(bucket_id: int) -> str | None:
             if bucket_id not in spaces:
                 # Only now: its ledger was seen, so it is here, or it is gone for good.
                 moved = await self._blobs.moves.every()
@@ -342,12 +342,15 @@ class Collector:
                 fresh = [each for each in places if each not in spaces]
                 spaces.update({each: places[each] for each in fresh})
                 moves.update({each: moved[each] for each in fresh if each in moved})
-            tablespace = spaces.setdefault(bucket_id, None)
-            return None if tablespace is None else (await self._blobs.committer(tablespace)).rows
+            return spaces.setdefault(bucket_id, None)
+
+        async def rows_in(tablespace: str) -> Rows:
+            return (await self._blobs.committer(tablespace)).rows
 
         now_ms = await self._client.time.earliest_ms()
         try:
-            found = await self._orphans.find(known, rows_of, now_ms, self._settings.orphan_ms)
+            age_ms = self._settings.orphan_ms
+            found = await self._orphans.find(known, place_of, rows_in, now_ms, age_ms)
         except EngineError as error:
             raise MetadataUnavailable(f"ledgers cannot be listed now: {error}") from error
         ids = await self._at_rest(found, moves)

@@ -22,8 +22,10 @@ from engine.ledger.client import LedgerClient
 from engine.metadata.ledgers import LedgerMetadata
 from herd.errors import Error
 
-RowsOf = Callable[[int], Awaitable[Rows | None]]
-"""The tables where a bucket's rows are, by its id; None: it is known that there are none."""
+PlaceOf = Callable[[int], Awaitable[str | None]]
+"""The tablespace where a bucket's rows are, by its id; None: it is known that there are none."""
+RowsIn = Callable[[str], Awaitable[Rows]]
+"""The tables of a tablespace."""
 
 
 class OrphanScan:
@@ -33,29 +35,37 @@ class OrphanScan:
         self._client = client
 
     async def find(
-        self, known: Collection[int], rows_of: RowsOf, now_ms: int, age_ms: int
+        self, known: Collection[int], place_of: PlaceOf, rows_in: RowsIn, now_ms: int, age_ms: int
     ) -> dict[int, int]:
         """Ledgers without a row, at least so old, with the ids of the buckets that they name.
 
-        Those of `known` have one, or had it just now.
+        Those of `known` have one, or had it just now. A tablespace that does not answer is asked
+        once: it may have thousands of ledgers.
 
         Raises `MetadataUnavailable` of the engine.
         """
         found: dict[int, int] = {}
+        silent: set[str | None] = set()
         for ledger_id in await self._client.owners.ledgers_of(LEDGER_OWNER["owner"]):
             if ledger_id in known:
                 continue
             metadata = await self._metadata(ledger_id)
             if metadata is None or metadata.created_ms + age_ms > now_ms:
                 continue
+            bucket_id = int(metadata.custom["bucket"])
             try:
-                bucket_id = int(metadata.custom["bucket"])
-                rows = await rows_of(bucket_id)
-                if rows is None or await _has_no_row(rows, ledger_id):
+                place = await place_of(bucket_id)
+            except (Error, MetadataUnavailable, DiskFull):
+                # Of no ledger can be told where its row would be.
+                return found
+            if place in silent:
+                continue
+            try:
+                if place is None or await _has_no_row(await rows_in(place), ledger_id):
                     found[ledger_id] = bucket_id
             except (Error, MetadataUnavailable, DiskFull):
                 # Whether it has a row cannot be told now.
-                continue
+                silent.add(place)
         return found
 
     async def delete(self, ledger_ids: Collection[int]) -> int:

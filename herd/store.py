@@ -19,6 +19,7 @@ Invariants:
 """
 
 import asyncio
+import logging
 import re
 import uuid
 from collections.abc import AsyncGenerator, AsyncIterator, Mapping, Sequence
@@ -38,9 +39,10 @@ from engine.ports.system_disk import SystemDisk
 from engine.ports.system_workers import ThreadWorkers
 from engine.ports.workers import Workers
 from engine.state.rocks import open_rocks
-from herd.errors import InterfaceError, OperationalError, ProgrammingError
+from herd.errors import Error, InterfaceError, OperationalError, ProgrammingError
 from herd.locks import SCHEMA
-from herd.nodes.facts import decode_space
+from herd.nodes.directory import Directory
+from herd.nodes.facts import SpaceFact, decode_space
 from herd.nodes.folder_spaces import FolderSpaces, mark_dropped, remove_marked
 from herd.permits import Whose
 from herd.settings import FOLDER_LOG, HerdSettings
@@ -68,6 +70,7 @@ DEFAULT: Final = "default"
 TABLESPACES: Final = "/herd/tablespaces"
 FOLDER: Final = "herd"
 _NAME_FORM: Final = re.compile(r"[a-z][a-z0-9_-]{0,62}")
+_logger = logging.getLogger(__name__)
 
 
 class TablespaceFact(msgspec.Struct, frozen=True):
@@ -109,13 +112,13 @@ class AsyncHerd:
         """Runs the queries of all tablespaces; None: each has its own threads. Servers set it
         before the first query."""
         self._opening = asyncio.Lock()
-        self._closed = False
+        self._drops: set[asyncio.Task[None]] = set()
+        self._closed = self._tidied = False
 
     async def names(self) -> list[str]:
         """The tablespaces that there are, in order; `default` among them once it was used."""
         self._check_open()
-        with translating():
-            return await self.client.store.children(TABLESPACES)
+        return [name for name, fact in (await self._facts()).items() if not fact.dropped]
 
     async def tablespace(self, name: str = DEFAULT, *, create: bool = False) -> Tablespace:
         """A tablespace, opened on first use; `default`, or any with `create`, is made if missing.
@@ -146,6 +149,9 @@ class AsyncHerd:
         async with self._opening:
             self._check_open()
             assert self._route.owns, "only its owner runs a folder's tablespaces"
+            if not self._tidied:
+                await self._remove_left()
+                self._tidied = True
             found = self._spaces.get(name)
             if found is None:
                 await self._make_sure(name, create=create or name == DEFAULT)
@@ -316,14 +322,25 @@ class AsyncHerd:
     async def drop(self, name: str) -> None:
         """End a tablespace and remove all that it holds, where the folder's tablespaces run.
 
-        Raises `ProgrammingError` for one that is not there, `OperationalError` as `tablespace`.
+        A drop that failed can be repeated. Cancelling the caller does not cancel it. Raises
+        `ProgrammingError` for one that is not there, `OperationalError` as `tablespace`.
         """
         if not await self._route.own_or_reach():
             raise OperationalError(
                 f"the tablespaces in {self._folder} are run by {self._route.who()}",
                 hint="DROP TABLESPACE in a session reaches it there",
             )
-        name = name.lower()
+        # Half a drop would leave a tablespace running whose files the next use of its name removes.
+        dropping = asyncio.create_task(self._drop(name.lower()))
+        self._drops.add(dropping)
+        dropping.add_done_callback(self._drops.discard)
+        try:
+            await asyncio.shield(dropping)
+        except asyncio.CancelledError:
+            dropping.add_done_callback(_log_failure)
+            raise
+
+    async def _drop(self, name: str) -> None:
         async with self._opening:
             self._check_open()
             with translating():
@@ -336,6 +353,24 @@ class AsyncHerd:
                 if space is not None:
                     await space.close()
                 await remove_marked(self.client, self.workers, self._folder, name, fact)
+
+    async def _remove_left(self) -> None:
+        """Remove what earlier drops left that were cut short."""
+        for name, fact in (await self._facts()).items():
+            if fact.dropped and name not in self._spaces:
+                try:
+                    with translating():
+                        await remove_marked(self.client, self.workers, self._folder, name, fact)
+                except Error as error:
+                    _logger.warning("tablespace %s is not removed yet: %s", name, error)
+
+    async def _facts(self) -> dict[str, SpaceFact]:
+        """The facts of all tablespaces, also of those that are being dropped, by name."""
+        with translating():
+            directory = Directory(self.client.store, self.client.rng)
+            names = await directory.names()
+            found = await asyncio.gather(*map(directory.get, names))
+        return {name: fact for name, fact in zip(names, found, strict=True) if fact is not None}
 
     async def close(self) -> None:
         """End all tablespaces that run here. May be called twice. Raises `StorageFailed`."""
@@ -376,7 +411,7 @@ class AsyncHerd:
                 # Whoever dropped it was cut short.
                 await remove_marked(self.client, self.workers, self._folder, name, there)
             if not create:
-                known = ", ".join(await store.children(TABLESPACES)) or "none yet"
+                known = ", ".join(await self.names()) or "none yet"
                 raise ProgrammingError(f"there is no tablespace {name}", hint=f"there are {known}")
             identity = uuid.UUID(int=self.client.rng.getrandbits(128), version=4)
             fact = TablespaceFact(str(identity), self.client.clock.wall_ms())
@@ -416,6 +451,11 @@ class AsyncHerd:
             raise
         space.commands = FolderSpaces(self)
         return space
+
+
+def _log_failure(dropping: "asyncio.Task[None]") -> None:
+    if not dropping.cancelled() and (error := dropping.exception()) is not None:
+        _logger.warning("a tablespace is not removed yet: %s", error)
 
 
 class _Here:

@@ -34,6 +34,7 @@ from engine.ledger.owners import Owners
 from engine.ledger.placement import Placement
 from engine.ledger.quorum import Quorums
 from engine.ledger.reader import LedgerReader
+from engine.ledger.recovery import fence
 from engine.ledger.recovery import recover as recover_ledger
 from engine.ledger.settings import ClientSettings
 from engine.ledger.troubles import Troubles
@@ -216,10 +217,7 @@ class LedgerClient:
         Raises `NoSuchLedger`, `Unauthorized`, `RecoveryIncomplete`, `MetadataUnavailable`,
         `Unavailable` for a ledger that is being restored.
         """
-        held = await self._ledgers.read(ledger_id)
-        context = self._context(key_of(password))
-        if not key_matches(context.key, held.metadata.key_hash):
-            raise Unauthorized(f"ledger {ledger_id}: wrong password")
+        context, held = await self._held(ledger_id, password)
         if recover and not held.metadata.closed:
             held = await recover_ledger(context, held)
         reader = LedgerReader(context, held)
@@ -229,6 +227,16 @@ class LedgerClient:
             except Unavailable:
                 return reader
         return reader
+
+    async def fence_ledger(self, ledger_id: int, *, password: bytes = b"") -> None:
+        """Have nothing acknowledged in a ledger any more, whoever writes it, before it is deleted.
+
+        Where it ends is not decided, so this succeeds on full or damaged bookies, where opening the
+        ledger would not. Raises as `open_ledger`.
+        """
+        context, held = await self._held(ledger_id, password)
+        if not held.metadata.closed:
+            await fence(context, held)
 
     async def delete_ledger(self, ledger_id: int) -> None:
         """Delete a ledger; bookies give its bytes back later. Raises `NoSuchLedger`."""
@@ -257,6 +265,13 @@ class LedgerClient:
         await self.liveness.close()
         await self.transport.close()
         await asyncio.sleep(0)
+
+    async def _held(self, ledger_id: int, password: bytes) -> tuple[LedgerContext, Held]:
+        held = await self._ledgers.read(ledger_id)
+        context = self._context(key_of(password))
+        if not key_matches(context.key, held.metadata.key_hash):
+            raise Unauthorized(f"ledger {ledger_id}: wrong password")
+        return context, held
 
     def _quorums(self, ensemble: int | None, write: int | None, ack: int | None) -> Quorums:
         settings = self.settings

@@ -13,7 +13,8 @@ Invariants:
 """
 
 import asyncio
-from collections.abc import Coroutine
+import contextlib
+from collections.abc import AsyncIterator, Coroutine
 from typing import Any
 
 import msgspec
@@ -51,12 +52,8 @@ async def recover(context: LedgerContext, held: Held) -> Held:
         return held
     recovery = _Recovery(context, held.metadata)
     try:
-        async with asyncio.timeout(context.settings.recovery_timeout_ms / 1000):
+        async with _in_time(context, held.metadata):
             await recovery.run()
-    except TimeoutError as error:
-        raise RecoveryIncomplete(
-            f"ledger {held.metadata.ledger_id}: not decided in time; it stays in recovery"
-        ) from error
     finally:
         recovery.stop()
     held = await context.ledgers.update(held, recovery.to_closed)
@@ -64,6 +61,28 @@ async def recover(context: LedgerContext, held: Held) -> Held:
         await context.ledgers.request_repair(held.metadata.ledger_id, "a replica is missing")
     recovery.record_close(held.metadata)
     return held
+
+
+async def fence(context: LedgerContext, held: Held) -> None:
+    """Have nothing acknowledged in a ledger any more; where it ends stays undecided.
+
+    This works with full and with damaged bookies, too. Raises as `recover` does.
+    """
+    held = await context.ledgers.update(held, _to_recovery)
+    if not held.metadata.closed:
+        async with _in_time(context, held.metadata):
+            await _Recovery(context, held.metadata).fence()
+
+
+@contextlib.asynccontextmanager
+async def _in_time(context: LedgerContext, metadata: LedgerMetadata) -> AsyncIterator[None]:
+    try:
+        async with asyncio.timeout(context.settings.recovery_timeout_ms / 1000):
+            yield
+    except TimeoutError as error:
+        raise RecoveryIncomplete(
+            f"ledger {metadata.ledger_id}: not decided in time; it stays in recovery"
+        ) from error
 
 
 def _to_recovery(current: LedgerMetadata) -> LedgerMetadata | None:
@@ -91,7 +110,7 @@ class _Recovery:
 
     async def run(self) -> None:
         """Fence, read onward, write back; afterwards `to_closed` knows the end."""
-        lac = max(await self._fence(), self._frozen.first - 1)
+        lac = max(await self.fence(), self._frozen.first - 1)
         self._last = lac
         self._replication = Replication(
             ledger_id=self._metadata.ledger_id,
@@ -146,7 +165,7 @@ class _Recovery:
 
     # Fencing
 
-    async def _fence(self) -> int:
+    async def fence(self) -> int:
         """Fence until no ack quorum avoids a fenced bookie; returns the highest LAC heard."""
         asked = [self._fence_one(bookie_id) for bookie_id in self._frozen.ensemble]
         fenced: set[int] = set()

@@ -23,6 +23,7 @@ from engine.errors import (
     LedgerClosed,
     MetadataUnavailable,
     NoSuchLedger,
+    RecoveryIncomplete,
     Unavailable,
 )
 from engine.ledger.client import LedgerClient
@@ -207,7 +208,7 @@ class ReplicatedLog:
         `still` tells, by a fresh look, whether the log is to go; until it is removed nobody may
         give its name to another one. Raises `Deposed` where it is not to go, or somebody has begun
         another epoch meanwhile, and `Unavailable` (call again): the metadata store does not answer,
-        or too few bookies of the last ledger do.
+        or the last ledger could not be fenced.
         """
         held = await self._lists.read_fresh()
         # In this order: as long as the log is to go, the epoch just read is its own.
@@ -215,21 +216,7 @@ class ReplicatedLog:
             raise Deposed(f"log {self.name} is not to be removed any more")
         held = await self._lists.update(held, raised_from(held.list.epoch))
         epoch = held.list.epoch
-        try:
-            await self._close_last(held.list)
-        except MetadataUnavailable:
-            raise
-        except Unavailable as error:
-            # Its writer may be paused and its bookies come back: without a fence they would accept
-            # what it writes then.
-            ledger = held.list.listed[-1].ledger
-            raise Unavailable(
-                f"log {self.name} is not removed yet: {error}. If the bookies of ledger {ledger} "
-                f"are lost for good, delete it: herdbook ledger delete {ledger}"
-            ) from error
-        except EngineError:
-            # It was deleted, or cannot be read.
-            pass
+        await self._fence_last(held.list)
         await self._lists.update(held, removing(epoch))
         return epoch
 
@@ -254,6 +241,34 @@ class ReplicatedLog:
         await reader.close()
         assert reader.last_add_confirmed >= NO_ENTRY and reader.closed
         return reader.last_add_confirmed
+
+    async def _fence_last(self, current: LogList) -> None:
+        """Have nothing acknowledged any more in the last listed ledger, which is to be removed.
+
+        Its writer may be paused, and its bookies may come back: without a fence they would accept
+        what it writes then.
+        """
+        if not current.listed:
+            return
+        ledger = current.listed[-1].ledger
+        try:
+            try:
+                await (await self._client.open_ledger(ledger, recover=True)).close()
+            except RecoveryIncomplete:
+                # Bookies are away, full or damaged. A fence is enough: where it ends does not
+                # matter any more.
+                await self._client.fence_ledger(ledger)
+        except NoSuchLedger:
+            # Whoever deleted it has given up what its writer may still append.
+            return
+        except MetadataUnavailable:
+            raise
+        except EngineError as error:
+            raise Unavailable(
+                f"log {self.name} is not removed yet: {error}. If the bookies of ledger {ledger} "
+                "are lost for good, or its metadata cannot be read, delete it: "
+                f"herdbook ledger delete --force {ledger}"
+            ) from error
 
     async def _create(self, epoch: int) -> LedgerWriter:
         settings = self.settings

@@ -21,8 +21,9 @@ _READ_AT_ONCE: Final = 16
 
 
 class Marks(NamedTuple):
-    """What the custom metadata of a log's ledger say."""
+    """What the custom metadata of a ledger say of whoever made it."""
 
+    owner: bytes
     purpose: str
     epoch: int
 
@@ -57,7 +58,11 @@ async def sweep(client: LedgerClient, lists: LogLists, keep: set[int], epoch: in
     for start in range(0, len(candidates), _READ_AT_ONCE):
         chunk = candidates[start : start + _READ_AT_ONCE]
         found = await asyncio.gather(*(read_marks(client, ledger) for ledger in chunk))
-        own += [(ledger, marks) for ledger, marks in zip(chunk, found, strict=True) if marks]
+        own += [
+            (ledger, marks)
+            for ledger, marks in zip(chunk, found, strict=True)
+            if marks is not None and marks.owner == _owner(lists.name)
+        ]
     current = (await lists.read_fresh()).list
     deleted = []
     for ledger, marks in own:
@@ -79,7 +84,8 @@ async def read_marks(client: LedgerClient, ledger: int) -> Marks | None:
     epoch = custom.get(EPOCH, b"")
     if not epoch.isdigit():
         return None
-    return Marks(custom.get(PURPOSE, b"").decode(errors="replace"), int(epoch))
+    purpose = custom.get(PURPOSE, b"").decode(errors="replace")
+    return Marks(custom.get(OWNER, b""), purpose, int(epoch))
 
 
 def _owner(name: str) -> bytes:

@@ -2,6 +2,7 @@
 
 Invariants:
 - A failed checkpoint is tried again at its next time; it never ends the term.
+- Checkpoints are taken although an older one cannot be read.
 - Nothing is taken of a tablespace in which nothing changed.
 - Staged rows that were forgotten are looked for at the same times.
 """
@@ -10,7 +11,7 @@ import asyncio
 import logging
 from typing import TYPE_CHECKING
 
-from engine.errors import EngineError
+from engine.errors import CannotRead, EngineError, NotFound
 from engine.log.position import START
 from herd.checkpoint.taking import Checkpointer
 from herd.staging.registry import sweep
@@ -31,8 +32,7 @@ async def keep_checkpoints(space: "Tablespace", checkpointer: Checkpointer) -> N
         if not term:
             continue
         try:
-            if term != swept_term:
-                await checkpointer.sweep(term)
+            if term != swept_term and await _swept(space, checkpointer, term):
                 swept_term = term
             await sweep(space.client, space.name)
             if space.replica.position != taken:
@@ -40,3 +40,13 @@ async def keep_checkpoints(space: "Tablespace", checkpointer: Checkpointer) -> N
         except (EngineError, OSError) as error:
             # A full disk, too, is one that may have room again.
             _logger.warning("no checkpoint of tablespace %s: %s", space.name, error)
+
+
+async def _swept(space: "Tablespace", checkpointer: Checkpointer, term: int) -> bool:
+    """Sweep. A manifest that is lost does not prevent the checkpoints that will replace it."""
+    try:
+        await checkpointer.sweep(term)
+    except (NotFound, CannotRead) as error:
+        _logger.warning("old checkpoints of tablespace %s stay for now: %s", space.name, error)
+        return False
+    return True

@@ -17,7 +17,14 @@ from typing import Final, Protocol
 
 import msgspec
 
-from engine.errors import CannotRead, EngineError, NotFound, PositionTruncated
+from engine.errors import (
+    CannotRead,
+    Deposed,
+    EngineError,
+    FormatTooNew,
+    NotFound,
+    PositionTruncated,
+)
 from engine.ledger.client import LedgerClient
 from engine.log import Position, ReplicatedLog
 from engine.ports.clock import Clock
@@ -110,7 +117,12 @@ class Checkpointer:
                 record = await self._store(built, epoch, work)
             finally:
                 await self._workers.run(partial(_removed, self._folder))
-            kept = await self.list.add(record, self._keep)
+            try:
+                kept = await self.list.add(record, self._keep)
+            except Deposed:
+                # Nobody can name it any more, and nobody may be left who sweeps.
+                await _dropped(self._client, record.locator.ledger_id)
+                raise
             await self._keep_log(kept)
             await self._drop(held, kept)
             return record
@@ -142,7 +154,8 @@ class Checkpointer:
     async def sweep(self, epoch: int) -> list[int]:
         """Delete ledgers that older terms began and nobody names; returns them.
 
-        Raises `Deposed`. An older leader may still be writing one: it cannot name it any more.
+        Raises `Deposed`, and as `manifest`: what a manifest names is needed. An older leader may
+        still be writing a ledger: it cannot name it any more.
         """
         named = await self._named(await self.list.claim(epoch))
         swept = []
@@ -150,12 +163,12 @@ class Checkpointer:
             if ledger_id in named:
                 continue
             try:
-                metadata = await self._client.ledger_metadata(ledger_id)
-            except NotFound:
+                custom = (await self._client.ledger_metadata(ledger_id)).custom
+                if custom.get(OWNER) == self._owner and int(custom.get(EPOCH, b"0")) < epoch:
+                    await self._client.delete_ledger(ledger_id)
+                    swept.append(ledger_id)
+            except (NotFound, CannotRead, FormatTooNew):
                 continue
-            if int(metadata.custom.get(EPOCH, b"0")) < epoch:
-                await self._client.delete_ledger(ledger_id)
-                swept.append(ledger_id)
         return swept
 
     @property

@@ -10,11 +10,16 @@ Invariants:
 - Replicas of a suspended tablespace stay where they are until it runs again.
 - Only time during which it could look counts as absence: after a pause or a lost connection, the
   grace time of absent replicas continues where it was.
-- What was dropped is swept only when no node says that it runs a replica of it.
+- What was dropped is swept only when no node says that it runs a replica of it. A sweep runs beside
+  the looks, and one that fails is tried again less and less often: one tablespace that cannot be
+  removed delays nothing else.
 """
 
+import asyncio
 import logging
+from dataclasses import dataclass
 from functools import partial
+from typing import Final
 
 from engine.errors import CannotRead, EngineError, FormatTooNew
 from engine.ledger.client import LedgerClient
@@ -29,6 +34,8 @@ from herd.nodes.placing import placed
 from herd.nodes.restoring import maker_of
 from herd.nodes.settings import NodeSettings
 
+_RETRY_S: Final = 1.0
+_RETRY_S_MAX: Final = 300.0
 _logger = logging.getLogger(__name__)
 
 
@@ -53,6 +60,8 @@ class SpaceAuditor:
         self._claim = Claim(client.store, AUDITOR, candidate)
         self._away_s: dict[tuple[str, str], float] = {}
         """How long each replica is away, by tablespace and node."""
+        self._sweeps: dict[str, _Sweep] = {}
+        """Of dropped tablespaces, by uuid."""
         self._looked_s: float | None = None
         self._loads: dict[str, int] | None = None
         """How many replicas each node should have; None: to be counted again."""
@@ -72,6 +81,7 @@ class SpaceAuditor:
                 self.elected = judged = True
                 self._judge_absences()
                 self._loads = None
+                self._forget_sweeps()
                 for name, fact in sorted(self._outlook.active.items()):
                     await self._judge(name, fact)
         finally:
@@ -80,11 +90,17 @@ class SpaceAuditor:
 
     async def close(self) -> None:
         """Step down."""
+        sweeps = [sweep.running for sweep in self._sweeps.values() if sweep.running is not None]
         self._end_term()
+        await asyncio.gather(*sweeps, return_exceptions=True)
         await self._claim.release()
 
     def _end_term(self) -> None:
         self.elected = False
+        for sweep in self._sweeps.values():
+            if sweep.running is not None:
+                sweep.running.cancel()
+        self._sweeps.clear()
         self._looked_s = None
         self._away_s.clear()
 
@@ -116,7 +132,7 @@ class SpaceAuditor:
             if fact.restoring:
                 await self._give_up(name, fact)
             elif fact.dropped:
-                await self._sweep(name, fact)
+                self._sweep(name, fact)
             elif fact.runs:
                 await self._place(name)
         except (DatabaseError, CannotRead, FormatTooNew) as error:
@@ -168,16 +184,53 @@ class SpaceAuditor:
         if not await self._directory.settle(name, fact.uuid, kept=False):
             _logger.warning("tablespace %s: its restoration was cut short", name)
 
-    async def _sweep(self, name: str, fact: SpaceFact) -> None:
-        """Remove what a dropped tablespace left, once nobody runs it."""
+    def _forget_sweeps(self) -> None:
+        dropped = {fact.uuid for fact in self._outlook.active.values() if fact.dropped}
+        for uuid, sweep in list(self._sweeps.items()):
+            if uuid not in dropped and sweep.running is None:
+                del self._sweeps[uuid]
+
+    def _sweep(self, name: str, fact: SpaceFact) -> None:
+        """Begin to remove what a dropped tablespace left, once nobody runs it."""
         nodes = self._outlook.nodes.values()
         if any(one.uuid == fact.uuid for node in nodes for one in node.replicas.values()):
             return
+        sweep = self._sweeps.setdefault(fact.uuid, _Sweep())
+        if sweep.running is None and self._client.clock.monotonic() >= sweep.not_before_s:
+            doing = self._remove(name, fact.uuid, sweep)
+            sweep.running = asyncio.create_task(doing, name=f"removal of {name}")
+
+    async def _remove(self, name: str, uuid: str, sweep: "_Sweep") -> None:
         try:
-            ledgers = await sweep_dropped(self._client, name, fact.uuid)
+            ledgers = await sweep_dropped(self._client, name, uuid)
+            await self._directory.forget(name, uuid)
         except EngineError as error:
-            _logger.warning("tablespace %s is swept later: %s", name, error)
-            return
-        await self._directory.forget(name, fact.uuid)
-        self.spaces_swept += 1
-        _logger.warning("tablespace %s is gone, with %d ledgers", name, ledgers)
+            sweep.failed(self._client.clock.monotonic())
+            if str(error) != sweep.reason:
+                sweep.reason = str(error)
+                _logger.warning("tablespace %s is swept later: %s", name, error)
+        except Exception:
+            # A defect: the next look must not begin it again at once.
+            sweep.failed(self._client.clock.monotonic())
+            _logger.exception("tablespace %s could not be swept", name)
+        else:
+            self.spaces_swept += 1
+            _logger.warning("tablespace %s is gone, with %d ledgers", name, ledgers)
+        finally:
+            sweep.running = None
+
+
+@dataclass
+class _Sweep:
+    """The removal of one dropped tablespace."""
+
+    running: "asyncio.Task[None] | None" = None
+    not_before_s: float = 0.0
+    pause_s: float = _RETRY_S
+    reason: str = ""
+    """Why the last try failed."""
+
+    def failed(self, now_s: float) -> None:
+        """Wait before the next try, each time longer."""
+        self.not_before_s = now_s + self.pause_s
+        self.pause_s = min(2 * self.pause_s, _RETRY_S_MAX)

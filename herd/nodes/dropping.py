@@ -55,7 +55,7 @@ async def _sweep_ledgers(client: LedgerClient, owners: set[bytes], epoch: int) -
         chunk = ids[start : start + _READ_AT_ONCE]
         found = await asyncio.gather(*(read_marks(client, each) for each in chunk))
         for ledger_id, marks in zip(chunk, found, strict=True):
-            if marks is not None and marks.epoch < epoch:
+            if marks is not None and marks.owner in owners and marks.epoch < epoch:
                 with contextlib.suppress(NoSuchLedger):
                     await client.delete_ledger(ledger_id)
                     swept += 1

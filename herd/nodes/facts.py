@@ -33,6 +33,7 @@ AUDITOR: Final = "/herd/auditor"
 RESTORING: Final = "/herd/restoring"
 SETTINGS: Final = "/herd/settings"
 CATCHING_UP: Final = "catching up"
+ENDING: Final = "ending"
 REPLICAS: Final = 3
 REPLICAS_MAX: Final = 64
 
@@ -83,7 +84,7 @@ class SpaceFact(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 class ReplicaReport(msgspec.Struct, frozen=True, array_like=True):
-    """What one replica does. `role` is that of the engine, "starting" or "catching up"."""
+    """What one replica does. `role` is that of the engine, "starting", "catching up", "ending"."""
 
     uuid: str
     role: str

@@ -76,8 +76,14 @@ class FolderSpaces:
 
 
 async def mark_dropped(client: LedgerClient, name: str) -> SpaceFact:
-    """Mark a tablespace that is to go. Raises `ProgrammingError` if it is not there."""
+    """Mark a tablespace that is to go. Raises `ProgrammingError` if it is not there.
+
+    One that is marked already was dropped by somebody who was cut short.
+    """
     directory = Directory(client.store, client.rng)
+    found = await directory.get(name)
+    if found is not None and found.dropped:
+        return found
     return await directory.change(name, lambda fact: msgspec.structs.replace(fact, dropped=True))
 
 

@@ -35,7 +35,7 @@ from herd.errors import DatabaseError, InterfaceError, LeaderUnavailable
 from herd.nodes.auditor import SpaceAuditor
 from herd.nodes.commands import SpaceCommands
 from herd.nodes.directory import Directory
-from herd.nodes.facts import NodeFact, SpaceFact
+from herd.nodes.facts import ENDING, NodeFact, ReplicaReport, SpaceFact
 from herd.nodes.hosting import Hosted
 from herd.nodes.outlook import Outlook
 from herd.nodes.registration import Registration
@@ -105,7 +105,8 @@ class Node:
         self._suspended, self._seen_changes = dict[str, str](), -1
         """The uuids of suspended tablespaces that have a state here, as of so many changes."""
         self._ending: set[asyncio.Task[None]] = set()
-        self._uuids_ending: set[str] = set()
+        self._names_ending: dict[str, str] = {}
+        """Of the tablespaces whose replica or state here is being ended, by uuid."""
         self._crowded = self._tidied = self._closed = False
         self._running: asyncio.Task[None] | None = None
         self._end_gauges = self._watched(metrics)
@@ -348,7 +349,7 @@ class Node:
             found = self._hosted.get(name)
             if found is not None:
                 found.tend(fact, self.outlook)
-            elif fact.runs and fact.uuid not in self._uuids_ending:
+            elif fact.runs and fact.uuid not in self._names_ending:
                 self._hosted[name] = self._host(name, fact)
         self._warn_if_crowded()
 
@@ -363,7 +364,7 @@ class Node:
             mine = found is not None and found.uuid == uuid and self._is_mine(found)
             if mine and found is not None and found.suspended:
                 continue
-            if not mine and uuid in self._uuids_ending:
+            if not mine and uuid in self._names_ending:
                 # Its replica has not ended yet: look again then.
                 self._seen_changes = -1
                 continue
@@ -443,10 +444,10 @@ class Node:
             except (EngineError, OSError) as error:
                 _logger.warning("tablespace %s: its state is left: %s", name, error)
             finally:
-                self._uuids_ending.discard(uuid)
+                self._names_ending.pop(uuid, None)
                 self._woken.set()
 
-        self._uuids_ending.add(uuid)
+        self._names_ending[uuid] = name
         task = asyncio.create_task(end())
         self._ending.add(task)
         task.add_done_callback(self._ending.discard)
@@ -479,7 +480,10 @@ class Node:
         return space
 
     async def _publish(self) -> None:
-        replicas = {name: hosted.report for name, hosted in self._hosted.items()}
+        # A replica that is ending may still write: nothing of its tablespace is removed meanwhile.
+        ending = self._names_ending.items()
+        replicas = {name: ReplicaReport(uuid, ENDING) for uuid, name in ending}
+        replicas |= {name: hosted.report for name, hosted in self._hosted.items()}
         fact = NodeFact(self.address, self._started_ms, replicas, host=self.host)
         await self._registration.publish(fact)
         self.outlook.nodes[self.node_id] = fact

@@ -29,6 +29,11 @@ class Plan:
     steps: tuple[tuple[int, int | None], ...]
     isolation: Isolation
 
+    @property
+    def changes(self) -> tuple[Append, ...]:
+        """The appends alone."""
+        return tuple(Append(name_of(one), value) for one, value in self.steps if value is not None)
+
     @classmethod
     def drawn(
         cls, rng: random.Random, lists: int, isolation: Isolation, take: Callable[[], int]

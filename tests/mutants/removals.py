@@ -12,9 +12,15 @@ _LOG: Final = "engine/log/log.py"
 _LOST: Final = "engine/metadata/lost_logs.py"
 _RESTORING: Final = "herd/nodes/restoring.py"
 _SNAPSHOTS: Final = "engine/replica/snapshots.py"
+_AUDITOR: Final = "herd/nodes/auditor.py"
 _AGAIN_TESTS: Final = "herd/nodes/test_names_again.py"
 _LOG_TESTS: Final = "engine/log/test_removing.py"
 _REPLICA_TESTS: Final = "engine/replica/test_removed.py"
+_DROPS_TESTS: Final = "herd/nodes/test_drops.py"
+_TRIED: Final = by_test(
+    _DROPS_TESTS,
+    "test_a_removal_that_cannot_end_delays_nothing_else_and_is_tried_less_and_less_often",
+)
 _LATE: Final = by_test(_LOG_TESTS, "test_a_removal_that_is_late_changes_nothing_of_the_next_log")
 _A_TERM: Final = by_test(_LOG_TESTS, "test_a_removal_is_a_term_that_leaves_nothing_but_its_epoch")
 _SWEEP: Final = "test_an_auditor_that_was_paused_in_a_sweep_touches_nothing_of_the_next_tablespace"
@@ -25,31 +31,80 @@ REMOVAL_MUTANTS: Final = (
         "no leader from before a removal gets anything acknowledged after it",
         _LOG,
         "        except MetadataUnavailable:\n            raise\n"
-        "        except Unavailable as error:",
+        "        except EngineError as error:",
         "        except MetadataUnavailable:\n            pass\n"
-        "        except Unavailable as error:",
+        "        except EngineError as error:",
         by_test(
             _LOG_TESTS,
             "test_a_removal_that_cannot_fence_the_last_leader_without_metadata_is_started_again",
         ),
     ),
     Mutant(
-        "a-removal-leaves-the-last-ledger-open-in-the-simulation",
+        "a-removal-does-not-fence-the-last-ledger-in-the-simulation",
         "no leader from before a removal gets anything acknowledged after it",
         _LOG,
-        "            await self._close_last(held.list)\n        except MetadataUnavailable:",
-        "            await self.list()\n        except MetadataUnavailable:",
+        "        await self._fence_last(held.list)\n",
+        "        await self.list()\n",
         by_seeds(6016, 3, "--log"),
     ),
     Mutant(
         "a-removal-goes-on-without-a-fence",
         "a log is not removed before the bookies of its last ledger were fenced",
         _LOG,
-        "        except Unavailable as error:\n            # Its writer",
-        "        except ZeroDivisionError as error:\n            # Its writer",
+        "        except NoSuchLedger:\n            # Whoever deleted",
+        "        except EngineError:\n            # Whoever deleted",
         by_test(
             _LOG_TESTS,
             "test_a_log_is_not_removed_before_the_bookies_of_its_last_ledger_were_fenced",
+        ),
+    ),
+    Mutant(
+        "a-removal-waits-for-a-whole-recovery",
+        "a log is removed once its last ledger is fenced, wherever that ends",
+        _LOG,
+        "            except RecoveryIncomplete:\n                # Bookies",
+        "            except ZeroDivisionError:\n                # Bookies",
+        by_test(
+            _LOG_TESTS,
+            "test_a_log_is_removed_although_full_disks_refuse_what_a_recovery_writes",
+        ),
+    ),
+    Mutant(
+        "a-removal-that-failed-is-repeated-at-once",
+        "a removal that fails is tried again less and less often",
+        _AUDITOR,
+        "        self.not_before_s = now_s + self.pause_s\n",
+        "        self.not_before_s = now_s\n",
+        _TRIED,
+    ),
+    Mutant(
+        "a-removal-is-waited-for-by-the-look",
+        "a removal that hangs delays nothing else",
+        _AUDITOR,
+        "                self._sweep(name, fact)\n",
+        "                self._sweep(name, fact)\n"
+        "                for one in self._sweeps.values():\n"
+        "                    await asyncio.gather(*([one.running] if one.running else []))\n",
+        _TRIED,
+    ),
+    Mutant(
+        "a-replica-that-is-ending-is-not-reported",
+        "a dropped tablespace is swept once no replica of it runs",
+        "herd/nodes/node.py",
+        "        replicas = {name: ReplicaReport(uuid, ENDING) for uuid, name in ending}\n",
+        "        replicas = dict[str, ReplicaReport]()\n",
+        by_test(_DROPS_TESTS, "test_a_tablespace_is_not_swept_while_a_replica_of_it_is_ending"),
+    ),
+    Mutant(
+        "a-checkpoint-that-cannot-be-named-stays",
+        "a deposed leader deletes what it cannot name",
+        "herd/checkpoint/taking.py",
+        "                await _dropped(self._client, record.locator.ledger_id)\n"
+        "                raise\n",
+        "                raise\n",
+        by_test(
+            "herd/checkpoint/test_building.py",
+            "test_a_deposed_leader_deletes_the_checkpoint_that_it_cannot_name",
         ),
     ),
     Mutant(

@@ -13,6 +13,7 @@ from typing import Final
 
 from tests.simulation.blobs import run_blob_seed
 from tests.simulation.brokers import run_broker_seed
+from tests.simulation.groups import run_group_seed
 from tests.simulation.herd import run_herd_seed
 from tests.simulation.logs import run_log_seed
 from tests.simulation.pool import committed_seeds, describe, run_many
@@ -25,6 +26,7 @@ RUNS: Final[dict[str, RunSeed]] = {
     "--log": run_log_seed,
     "--replicas": run_replica_seed,
     "--herd": run_herd_seed,
+    "--groups": run_group_seed,
     "--blobs": run_blob_seed,
     "--broker": run_broker_seed,
 }
@@ -36,6 +38,7 @@ def main() -> int:
     parser.add_argument("--log", action="store_true", help="of a log, not of ledgers")
     parser.add_argument("--replicas", action="store_true", help="of replicas, not of ledgers")
     parser.add_argument("--herd", action="store_true", help="of a tablespace's replicas")
+    parser.add_argument("--groups", action="store_true", help="of nodes of many tablespaces")
     parser.add_argument("--blobs", action="store_true", help="of a store of objects")
     parser.add_argument("--broker", action="store_true", help="of brokers and workers")
     parser.add_argument("--seed", type=int, help="replay this seed and print every event")

@@ -16,8 +16,8 @@ from typing import Any
 
 from engine.errors import EngineError
 from herd.transaction import Isolation
-from tests.herd.histories import Plan, name_of
-from tests.serializability import Append, Outcome, Transaction
+from tests.herd.histories import Plan
+from tests.serializability import Outcome, Transaction
 from tests.simulation.herd_nodes import ACCOUNTS, BALANCE, LISTS, HerdNode, Transfer
 from tests.simulation.nodes import World
 from tests.simulation.oracles import Violation
@@ -131,7 +131,7 @@ class HerdClient(_Client):
         identity = self._identity()
         name = f"{self.name}:{int.from_bytes(identity[-_MARK_BYTES:])}"
         began = self._now()
-        steps = tuple(Append(name_of(one), value) for one, value in plan.steps if value is not None)
+        steps = plan.changes
         # One that only reads has no mark, and no word in the log that would find a leader replaced.
         told = Transaction(name, steps, Outcome.UNKNOWN if steps else Outcome.ROLLED_BACK)
         try:

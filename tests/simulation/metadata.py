@@ -76,6 +76,8 @@ class SimStore:
     ) -> None:
         self.faults = faults
         self.reachable = True
+        self.calls = 0
+        """How much was asked so far."""
         self._tree = tree
         self._loop = loop
         self._process = process
@@ -182,6 +184,7 @@ class SimStore:
         self, what: str, key: str, call: Callable[[MemoryStore], Coroutine[Any, Any, R]]
     ) -> R:
         answered: asyncio.Future[R] = self._loop.create_future()
+        self.calls += 1
         self._trace.event(what, self._process.name, key)
         when = max(self._arrival_s(), self._abandoned_s)
         if self.own.slow_s and self.own.rng.random() < self.own.slow_share:

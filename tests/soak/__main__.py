@@ -107,6 +107,12 @@ PARTS: tuple[Part, ...] = (
         lines=5,
     ),
     Part(
+        "group-simulation",
+        "Two thousand seeds of five nodes with two hundred tablespaces each",
+        ("-m", "tests.simulation", "--groups", "--seeds", "2000", "--jobs", "2"),
+        lines=5,
+    ),
+    Part(
         "herd-kills",
         "A hundred owners of tables killed with kill -9 under load",
         ("-m", "pytest", "-q", "-p", "no:randomly", "tests/herd/test_kill.py"),

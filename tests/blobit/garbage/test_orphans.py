@@ -6,9 +6,13 @@ from pathlib import Path
 import pytest
 
 from blobit import NoSuchBucket
+from blobit.orphans import OrphanScan
 from blobit.ownership import LEDGER_OWNER
+from blobit.rows import Rows
+from herd.errors import LeaderUnavailable
 from tests.blobit.garbage.grounds import BUCKET, DAY_MS, HOUR_MS, Ground, grounds
 from tests.blobit.garbage.test_dying import Sleeper
+from tests.engine.ledger.scripted import QUICK, Cluster
 
 
 async def orphan(ground: Ground, bucket_id: int) -> int:
@@ -71,6 +75,25 @@ async def test_a_bucket_that_is_made_while_a_round_goes_on_loses_nothing(
         fresh = await ground.blobs.bucket("fresh")
         assert await ground.ledgers_there() == await ground.ledgers()
         assert await fresh.get("heidi") == b"meh"
+
+
+async def test_a_tablespace_that_does_not_answer_is_asked_once_about_all_its_ledgers() -> None:
+    cluster = await Cluster.of(3)
+    client = cluster.client(QUICK)
+    metadata = [LEDGER_OWNER | {"bucket": bucket} for bucket in (b"7", b"8", b"9")]
+    ledgers = [(await client.create_ledger(metadata=each)).ledger_id for each in 2 * metadata]
+    asked: list[str] = []
+
+    async def place_of(bucket_id: int) -> str | None:
+        return {7: "away", 8: "away"}.get(bucket_id)
+
+    async def rows_in(tablespace: str) -> Rows:
+        asked.append(tablespace)
+        raise LeaderUnavailable("nobody leads")
+
+    found = await OrphanScan(client).find(set(), place_of, rows_in, 2**60, 0)
+    assert found == {ledgers[2]: 9, ledgers[5]: 9}, "of those that lie where nobody can be"
+    assert asked == ["away"]
 
 
 async def test_a_ledger_that_is_dying_is_no_orphan(tmp_path: Path) -> None:

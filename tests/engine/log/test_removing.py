@@ -10,19 +10,21 @@ from engine.errors import (
     CannotRead,
     Deposed,
     EngineError,
+    LedgerClosed,
     MetadataUnavailable,
     NoSuchLedger,
     PositionTruncated,
+    RecoveryIncomplete,
     Unavailable,
 )
-from engine.ledger.reader import LedgerReader
 from engine.log.log import ReplicatedLog
 from engine.log.log_list import Leader, LogList, LogLists
 from engine.log.log_writer import LogWriter
 from engine.log.position import START, Position
-from engine.metadata.ledgers import LedgerMetadata, Ledgers
+from engine.metadata.ledgers import LEDGERS, LedgerMetadata, Ledgers
 from engine.metadata.lost_logs import lost_logs, note_lost
-from tests.engine.log.yard import LIST, NAME, Tailing, ToldStore, Yard, bodies, led, numbered
+from engine.transport.contract import Status
+from tests.engine.log.yard import LIST, NAME, Tailing, ToldStore, Yard, bodies, led, numbered, until
 
 
 async def yes() -> bool:
@@ -50,7 +52,8 @@ async def test_a_removal_is_a_term_that_leaves_nothing_but_its_epoch() -> None:
     current = await log.list()
     assert current == LogList(epoch, token=current.token) and current.full_history
     assert isinstance(await writer.ended(), Deposed)
-    assert (await yard.client().ledger_metadata(last)).closed, "nothing more is acknowledged in it"
+    with pytest.raises(EngineError):
+        await writer.append(b"too late")
     assert await log.sweep(set(), epoch) == [last]
     with pytest.raises(NoSuchLedger):
         await yard.client().ledger_metadata(last)
@@ -73,7 +76,7 @@ async def test_a_log_is_not_removed_before_the_bookies_of_its_last_ledger_were_f
     last = writer.ledger
     for bookie in yard.bookies:
         bookie.down = True
-    with pytest.raises(Unavailable, match=f"herdbook ledger delete {last}"):
+    with pytest.raises(Unavailable, match=f"herdbook ledger delete --force {last}"):
         await yard.log().remove(yes)
     assert (await log.list()).ledgers
     for bookie in yard.bookies:
@@ -81,6 +84,58 @@ async def test_a_log_is_not_removed_before_the_bookies_of_its_last_ledger_were_f
     await yard.log().remove(yes)
     with pytest.raises(EngineError):
         await writer.append(b"too late")
+
+
+async def test_a_log_is_removed_although_full_disks_refuse_what_a_recovery_writes() -> None:
+    yard = await Yard.of(3)
+    log, writer = await led(yard)
+    await writer.append(b"one")
+    last = writer.ledger
+    ensemble = (await yard.client().ledger_metadata(last)).fragments[-1].ensemble
+    for index in (1, 2):
+        yard.at(ensemble, index).append_status = Status.READ_ONLY
+    # Only the first bookie has it, so a recovery would have to copy it.
+    lost = writer.append(b"two")
+
+    async def taken() -> bool:
+        return 1 in yard.at(ensemble, 0).entries[last]
+
+    await until(taken)
+    writer.abandon(LedgerClosed("its process has ended"))
+    await asyncio.gather(lost, return_exceptions=True)
+    with pytest.raises(RecoveryIncomplete):
+        await yard.client().open_ledger(last)
+    await yard.log().remove(yes)
+    assert not (await log.list()).ledgers
+
+
+async def test_a_log_is_removed_although_nobody_can_tell_where_it_ends() -> None:
+    yard = await Yard.of(3)
+    log, writer = await led(yard)
+    await writer.append(b"one")
+    last = writer.ledger
+    ensemble = (await yard.client().ledger_metadata(last)).fragments[-1].ensemble
+    yard.at(ensemble, 0).down = True
+    yard.at(ensemble, 1).damaged.add((last, 1))
+    with pytest.raises(RecoveryIncomplete):
+        await yard.client().open_ledger(last)
+    await yard.log().remove(yes)
+    assert not (await log.list()).ledgers
+    yard.at(ensemble, 0).down = False
+    with pytest.raises(EngineError):
+        await writer.append(b"too late")
+
+
+async def test_a_log_is_not_removed_while_it_cannot_be_read_where_its_last_ledger_lies() -> None:
+    yard = await Yard.of(3)
+    log, writer = await led(yard)
+    key = f"{LEDGERS}/{writer.ledger}"
+    found = await yard.store.get(key)
+    assert found is not None
+    await yard.store.set(key, b"damaged", found.version)
+    with pytest.raises(Unavailable, match=f"herdbook ledger delete --force {writer.ledger}"):
+        await yard.log().remove(yes)
+    assert (await log.list()).ledgers
 
 
 async def test_a_log_whose_last_ledger_was_deleted_can_be_removed() -> None:
@@ -198,7 +253,7 @@ async def test_a_removal_that_cannot_fence_the_last_leader_without_metadata_is_s
     removing = yard.log()
     client = removing._client
 
-    async def away(ledger_id: int, **options: object) -> LedgerReader:
+    async def away(ledger_id: int, **options: object) -> None:
         raise MetadataUnavailable("no answer")
 
     with monkeypatch.context() as patched:
@@ -208,7 +263,6 @@ async def test_a_removal_that_cannot_fence_the_last_leader_without_metadata_is_s
     assert (await log.list()).ledgers == (writer.ledger,)
     epoch = await removing.remove(yes)
     assert (await log.list()).ledgers == ()
-    assert (await yard.client().ledger_metadata(writer.ledger)).closed
     assert epoch == writer.epoch + 2
 
 

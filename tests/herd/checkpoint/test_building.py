@@ -4,6 +4,7 @@ import asyncio
 import random
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import NamedTuple
 from unittest.mock import AsyncMock, patch
@@ -21,6 +22,7 @@ from herd.catalog import rows_of
 from herd.changing import Changer
 from herd.checkpoint.blobs import read_blob, read_page
 from herd.checkpoint.child import ReadPage, run_child
+from herd.checkpoint.duty import keep_checkpoints
 from herd.checkpoint.manifest import Locator, Manifest, ManifestRecord, Page
 from herd.checkpoint.order import Order
 from herd.checkpoint.pages import decode_page
@@ -255,6 +257,55 @@ async def test_an_older_leader_names_no_checkpoint_after_a_newer_one(tmp_path: P
                 await setup.checkpointer.list.add(
                     ManifestRecord(number, Position(1, 10), epoch, 0, at)
                 )
+
+
+async def test_a_deposed_leader_deletes_the_checkpoint_that_it_cannot_name(tmp_path: Path) -> None:
+    async with opened(tmp_path) as setup:
+        await change(setup, {1: "a"})
+        before = await setup.client.list_ledgers()
+        term = setup.space.term
+
+        async def late(order: Order, read: ReadPage) -> bytes:
+            await setup.checkpointer.list.claim(term + 1)
+            return await in_this_process(order, read)
+
+        setup.checkpointer.build = late
+        with pytest.raises(Deposed):
+            await setup.checkpointer.take(term)
+        assert await setup.client.list_ledgers() == before
+
+
+async def test_a_lost_checkpoint_does_not_prevent_those_that_replace_it(tmp_path: Path) -> None:
+    async with opened(tmp_path) as setup:
+        await change(setup, {1: "a"})
+        await taken(setup)
+        [lost] = (await setup.checkpointer.list.get()).kept
+        await setup.client.delete_ledger(lost.locator.ledger_id)
+        setup.checkpointer._manifests.clear()
+        setup.space.settings = replace(setup.space.settings, checkpoint_ms=1)
+        take, took = setup.checkpointer.take, asyncio.Event()
+
+        async def told(epoch: int) -> ManifestRecord:
+            record = await take(epoch)
+            took.set()
+            return record
+
+        setup.checkpointer.take = told  # type: ignore[method-assign]
+        keeping = asyncio.create_task(keep_checkpoints(setup.space, setup.checkpointer))
+        for number in range(2, 4):
+            took.clear()
+            await change(setup, {number: "b"})
+            async with asyncio.timeout(20):
+                await took.wait()
+        kept = (await setup.checkpointer.list.get()).kept
+        assert lost not in kept and len(kept) == 2
+        orphan = await setup.client.create_ledger(
+            metadata={"owner": b"herd:farm", "purpose": b"checkpoint", "epoch": b"0"}
+        )
+        await orphan.close()
+        assert orphan.ledger_id in await setup.checkpointer.sweep(setup.space.term)
+        keeping.cancel()
+        await asyncio.gather(keeping, return_exceptions=True)
 
 
 async def test_a_page_that_was_damaged_is_not_served(tmp_path: Path) -> None:

@@ -1,9 +1,15 @@
 """What becomes of tablespaces that are dropped, or cannot be run, while nodes are cut off."""
 
 import asyncio
+from itertools import pairwise
 
-from engine.errors import StateDiverged
+import pytest
+
+from engine.errors import RecoveryIncomplete, StateDiverged
+from engine.ledger.client import LedgerClient
 from engine.state.contract import State
+from herd.nodes import auditor
+from herd.nodes.dropping import sweep_dropped
 from herd.nodes.facts import SPACES
 from tests.herd.nodes.yard import SETTINGS, Bank, Yard, in_yard
 from tests.simulation.virtual import elapse
@@ -39,6 +45,80 @@ def test_a_node_that_was_cut_off_while_its_tablespace_was_dropped_forgets_it() -
         space = machine.space("farm")
         assert space is not None and space.catalog.names == []
         await yard.replicas_on("a", "b", "c")
+
+    in_yard(script)
+
+
+def test_a_removal_that_cannot_end_delays_nothing_else_and_is_tried_less_and_less_often(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    tried_s: list[float] = []
+    usual = sweep_dropped
+
+    async def script(yard: Yard) -> None:
+        async def hangs(client: LedgerClient, name: str, uuid: str) -> int:
+            if name != "farm":
+                return await usual(client, name, uuid)
+            tried_s.append(yard.loop.time())
+            await elapse(5.0)
+            raise RecoveryIncomplete("no bookie answers")
+
+        monkeypatch.setattr(auditor, "sweep_dropped", hangs)
+        await yard.add("a", "b")
+        for name in ("farm", "other"):
+            await yard.commands.create(name, expected=1)
+            await yard.led(name)
+        await yard.commands.drop("farm")
+        await yard.until(lambda: len(tried_s) == 1)
+        # While it hangs, a tablespace is made and another one is removed.
+        await yard.commands.create("fresh", expected=1)
+        assert await yard.until(lambda: len(yard.leaders("fresh")) == 1) < 3.0
+        await yard.commands.drop("other")
+
+        async def gone() -> None:
+            while "other" in await yard.own.store.children(SPACES):
+                await elapse(0.1)
+
+        await asyncio.wait_for(gone(), 3.0)
+        await elapse(60.0)
+
+    in_yard(script)
+    pauses_s = [after - before - 5.0 for before, after in pairwise(tried_s)]
+    assert len(pauses_s) >= 3 and pauses_s[0] < 2.0
+    assert all(after > 1.5 * before for before, after in pairwise(pauses_s))
+    assert caplog.text.count("no bookie answers") == 1, "one warning as long as the reason is one"
+
+
+def test_a_tablespace_is_not_swept_while_a_replica_of_it_is_ending(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    async def script(yard: Yard) -> None:
+        await yard.add("a", "b")
+        await yard.commands.create("farm", expected=1)
+        leader = yard.machines[await yard.led()]
+        swept: list[str] = []
+        usual = sweep_dropped
+
+        async def sweeps(client: LedgerClient, name: str, uuid: str) -> int:
+            swept.append(name)
+            return await usual(client, name, uuid)
+
+        monkeypatch.setattr(auditor, "sweep_dropped", sweeps)
+        space, on = leader.space("farm"), asyncio.Event()
+        assert space is not None
+        closes = space.close
+
+        async def slowly() -> None:
+            await on.wait()
+            await closes()
+
+        space.close = slowly  # type: ignore[method-assign]
+        await yard.commands.drop("farm")
+        await yard.until(lambda: leader.node.hosted("farm") is None)
+        await elapse(3.0)
+        assert not swept
+        on.set()
+        await yard.until(lambda: bool(swept))
 
     in_yard(script)
 

@@ -1,5 +1,6 @@
 """Tablespaces of a folder are made and dropped by statements, too."""
 
+import asyncio
 from collections.abc import Callable
 from contextlib import AbstractAsyncContextManager
 from pathlib import Path
@@ -8,7 +9,10 @@ from typing import Any
 import pytest
 
 import herd
+from engine.errors import RecoveryIncomplete
+from engine.log.log import ReplicatedLog
 from herd.errors import (
+    LeaderUnavailable,
     NameTaken,
     NoSuchTable,
     NotSupportedError,
@@ -67,6 +71,72 @@ async def test_a_drop_that_was_cut_short_ends_when_the_name_is_used_again(tmp_pa
         await opened.make("farm")
         farm = await opened.session("farm")
         assert list((await farm.execute("SHOW TABLES")).rows) == []
+
+
+async def test_a_drop_that_failed_can_be_repeated(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def fails(log: ReplicatedLog, still: object) -> int:
+        raise RecoveryIncomplete("no bookie answers")
+
+    async with herd.open_folder(tmp_path) as opened:
+        session = await opened.session()
+        await session.execute("CREATE TABLESPACE farm")
+        await (await opened.session("farm")).execute("CREATE TABLE cow (id INT PRIMARY KEY)")
+        with monkeypatch.context() as patched:
+            patched.setattr(ReplicatedLog, "remove", fails)
+            for _ in range(2):
+                with pytest.raises(LeaderUnavailable, match="no bookie answers"):
+                    await session.execute("DROP TABLESPACE farm")
+        assert await opened.names() == ["default"]
+        assert (tmp_path / "herd" / "farm").exists()
+        await session.execute("DROP TABLESPACE farm")
+        assert not (tmp_path / "herd" / "farm").exists()
+        await session.execute("CREATE TABLESPACE IF NOT EXISTS farm")
+        farm = await opened.session("farm")
+        assert list((await farm.execute("SHOW TABLES")).rows) == []
+
+
+async def test_opening_a_folder_removes_what_a_drop_left_that_was_cut_short(
+    tmp_path: Path,
+) -> None:
+    async with herd.open_folder(tmp_path) as opened:
+        await opened.session()
+        await opened.make("farm")
+        await opened.session("farm")
+        await mark_dropped(opened.client, "farm")
+        assert await opened.names() == ["default"]
+    assert (tmp_path / "herd" / "farm").exists()
+    async with herd.open_folder(tmp_path) as opened:
+        await opened.session()
+        assert not (tmp_path / "herd" / "farm").exists()
+
+
+@pytest.mark.parametrize("turns", [0, 3, 8])
+async def test_a_drop_goes_on_when_its_caller_is_cancelled(tmp_path: Path, turns: int) -> None:
+    async with herd.open_folder(tmp_path) as opened:
+        session = await opened.session()
+        await session.execute("CREATE TABLESPACE farm")
+        farm = await opened.session("farm")
+        await farm.execute("CREATE TABLE cow (id INT PRIMARY KEY)")
+        space, closing = await opened.tablespace("farm"), asyncio.Event()
+        close = space.close
+
+        async def told() -> None:
+            closing.set()
+            await close()
+
+        space.close = told  # type: ignore[method-assign]
+        dropping = asyncio.ensure_future(session.execute("DROP TABLESPACE farm"))
+        await closing.wait()
+        for _ in range(turns):
+            await asyncio.sleep(0)
+        dropping.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await dropping
+        await opened.make("farm")
+        again = await opened.session("farm")
+        assert list((await again.execute("SHOW TABLES")).rows) == []
 
 
 @pytest.mark.parametrize("open_herd", [embedded, through_socket])

@@ -39,8 +39,8 @@ def test_a_tablespace_that_nobody_uses_runs_nowhere_until_somebody_asks() -> Non
         leader = yard.machines[await yard.led()]
         term = epoch(yard, leader)
         await suspended(yard)
-        reports = (await yard.commands.nodes()).values()
-        assert not any("farm" in node.replicas for node in reports)
+        nodes = [machine.node for machine in yard.machines.values()]
+        await yard.until(lambda: not any(one.outlook.nodes[one.node_id].replicas for one in nodes))
         asked = yard.machines["a"]
         try:
             await asked.run(asked.node.tablespace("farm"))

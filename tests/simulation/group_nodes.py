@@ -1,0 +1,247 @@
+"""Machines that each run one node of many tablespaces.
+
+Invariants:
+- A machine runs the product's node unchanged, with its auditor.
+- A transaction runs in its node's process from beginning to end.
+- The states of a machine's replicas stay on its disk, by the uuid of their tablespace.
+"""
+
+import asyncio
+import contextlib
+from dataclasses import dataclass
+from pathlib import Path
+from typing import NamedTuple
+
+from engine.errors import CannotRead, EngineError, NotLeader, Unavailable
+from engine.log.position import Position
+from engine.replica import ConfirmedReads
+from engine.replica.contract import Role
+from engine.state.stored import StateSettings, StoredState
+from herd.errors import Error, LeaderUnavailable
+from herd.nodes.node import Node
+from herd.nodes.settings import NodeSettings
+from herd.settings import HerdSettings
+from herd.tablespace import Tablespace
+from tests.herd.histories import Plan, all_lists, play
+from tests.herd.spaces import PLAIN, made
+from tests.serializability import Outcome, Transaction, Version
+from tests.simulation.disk import SimDisk
+from tests.simulation.nodes import World
+from tests.simulation.oracles import Violation
+from tests.simulation.replica_nodes import ReplicaNode, ReplicaPlan
+from tests.simulation.replica_oracle import ReplicaOracle
+from tests.simulation.state import SimStates
+from tests.simulation.workers import SimWorkers
+
+LISTS = 2
+
+
+@dataclass(frozen=True)
+class GroupPlan:
+    """How the nodes of one run behave."""
+
+    replica: ReplicaPlan
+    node: NodeSettings
+    herd: HerdSettings
+    pause_s_max: float
+    """How long a transaction may rest between two steps."""
+
+
+class Played(NamedTuple):
+    """A transaction, and the tablespace that it was carried out in."""
+
+    uuid: str
+    transaction: Transaction
+
+
+class GroupStates:
+    """The states of one machine's replicas, over restarts of its process."""
+
+    def __init__(self, world: World, machine: str, settings: StateSettings) -> None:
+        self._world = world
+        self._machine = machine
+        self._settings = settings
+        self._kept: dict[str, SimStates] = {}
+        self._workers: SimWorkers | None = None
+        self._rng = world.rng(f"{machine} states")
+
+    def restart(self, workers: SimWorkers) -> None:
+        """A new process uses them from now on."""
+        self._workers = workers
+
+    def crash(self) -> None:
+        """The process has ended: what was not flushed goes, in part or whole."""
+        for states in self._kept.values():
+            states.crash()
+
+    def erase(self) -> None:
+        """All that the machine stored is gone."""
+        self._kept.clear()
+
+    # What a node asks for
+
+    async def open(self, uuid: str) -> StoredState:
+        """See `States.open`."""
+        assert self._workers is not None
+        found = self._kept.get(uuid)
+        if found is None:
+            found = self._kept[uuid] = SimStates(self._world.rng(f"{self._machine} {uuid}"))
+        return found.open(self._workers, self._settings)
+
+    async def wipe(self, uuid: str) -> None:
+        """See `States.wipe`."""
+        self._kept.pop(uuid, None)
+
+    async def known(self) -> list[str]:
+        """See `States.known`."""
+        return sorted(self._kept)
+
+    def folder(self, uuid: str) -> Path | None:
+        """See `States.folder`. There are no checkpoints."""
+        return None
+
+
+class GroupNode(ReplicaNode):
+    """A machine that runs a node."""
+
+    runs = "node"
+
+    def __init__(
+        self, world: World, name: str, plan: GroupPlan, oracles: dict[str, ReplicaOracle]
+    ) -> None:
+        """`oracles`: what is known of each tablespace, by its uuid."""
+        self.group_plan = plan
+        self.node: Node | None = None
+        self.pauses_rng = world.rng(f"{name} pauses")
+        self.group_states = GroupStates(world, name, plan.replica.state)
+        self._oracles = oracles
+        self._heard: dict[str, Tablespace] = {}
+        super().__init__(world, name, plan.replica, ReplicaOracle())
+
+    async def _serve(self) -> None:
+        """Start the node, which waits for what is away by itself."""
+        world, plan = self.world, self.group_plan
+        self.group_states.restart(
+            SimWorkers(world.loop, self.process, SimDisk(world.rng("disk")), world.rng("workers"))
+        )
+        self.node = Node(
+            *(self.client, self.name, self.name, self.group_states, None),
+            settings=plan.node,
+            herd=plan.herd,
+            replica=plan.replica.replica,
+            log=plan.replica.log,
+        )
+        self.node.start()
+        world.trace.event("node", self.process.name)
+
+    def crash(self) -> None:
+        """The process ends in mid-air; what its states had not flushed goes, in part or whole."""
+        super().crash()
+        self.node = None
+        self._heard = {}
+        self.group_states.crash()
+
+    def wipe(self) -> None:
+        """All that the machine stored is gone."""
+        super().wipe()
+        self.group_states.erase()
+
+    async def stop(self) -> None:
+        """End in good order, as for an upgrade."""
+        node, self.node = self.node, None
+        assert node is not None
+        await node.close()
+
+    def look(self) -> None:
+        """Compare the hash of each replica with those of others, and see that it is well."""
+        if self.node is None or not self.up:
+            return
+        for name, hosted in self.node._hosted.items():
+            space = hosted.space
+            if space is None:
+                continue
+            oracle = self._oracles.setdefault(hosted.fact.uuid, ReplicaOracle())
+            if self._heard.get(name) is not space:
+                self._heard[name] = space
+                oracle.acknowledgements.listen(space.replica, self.process.name)
+            replica = space.replica
+            if replica.role is Role.FAILED:
+                raise Violation(f"{self.process.name}: {name} has failed: {replica.failure!r}")
+            applier = replica._applier
+            if not (replica._following.restoring or applier.failed or applier._parts):
+                oracle.on_hash(self.process.name, applier.cursor, applier.summary.hash)
+
+    @property
+    def running(self) -> int:
+        """How many replicas run on this machine."""
+        return 0 if self.node is None else len(self.node._hosted)
+
+    # What clients ask for; called in this node's process
+
+    async def play(self, group: str, plan: Plan, name: str, identity: bytes) -> Played:
+        """A transaction over the lists of a tablespace.
+
+        Raises `NotLeader` with the leader's address where another node leads, `Unavailable`.
+        Nothing was done then.
+        """
+        space, uuid = await self._space(group)
+        try:
+            if space.catalog.find("lists") is None:
+                await made(space, "lists", PLAIN)
+            table = space.catalog.table("lists")
+        except Error as error:
+            raise Unavailable(f"{self.name}: {error}") from error
+        changes = plan.changes
+        # One that only reads leaves nothing to ask for.
+        told = Transaction(name, changes, Outcome.UNKNOWN if changes else Outcome.ROLLED_BACK)
+        with contextlib.suppress(EngineError):
+            # As for a client's call: no lease is needed if the log confirms what was read.
+            async with ConfirmedReads():
+                told = await play(space, table, plan, name, self._pause, identity)
+        return Played(uuid, told)
+
+    async def outcome(self, group: str, identity: bytes) -> tuple[str, bool]:
+        """What became of a transaction, and of which tablespace that is said.
+
+        Raises as `play` does.
+        """
+        space, uuid = await self._space(group)
+        try:
+            return uuid, await space.outcome(identity)
+        except Error as error:
+            raise Unavailable(f"{self.name}: {error}") from error
+
+    async def lists(self, group: str) -> tuple[str, dict[str, Version]]:
+        """The lists of a tablespace as they are, and which tablespace it is. Raises as `play`."""
+        space, uuid = await self._space(group)
+        async with ConfirmedReads():
+            try:
+                if space.catalog.find("lists") is None:
+                    return uuid, {}
+                return uuid, all_lists(space, space.catalog.table("lists"), LISTS)
+            except Error as error:
+                raise Unavailable(f"{self.name}: {error}") from error
+
+    async def _space(self, group: str) -> tuple[Tablespace, str]:
+        node = self.node
+        if node is None:
+            raise Unavailable(f"{self.name} is not there yet")
+        try:
+            space = await node.tablespace(group)
+        except LeaderUnavailable as error:
+            raise NotLeader(str(error), node.leader_of(group) or "") from error
+        except (Error, CannotRead, EngineError) as error:
+            raise Unavailable(f"{self.name}: {error}") from error
+        hosted = node.hosted(group)
+        if hosted is None or hosted.space is not space:
+            raise Unavailable(f"{self.name}: {group} is another one by now")
+        return space, hosted.fact.uuid
+
+    async def _pause(self) -> None:
+        await asyncio.sleep(self.group_plan.pause_s_max * self.pauses_rng.random())
+
+
+def position_of(node: GroupNode, group: str) -> Position | None:
+    """How far a machine's replica of a tablespace has come; None: it runs none."""
+    hosted = None if node.node is None else node.node.hosted(group)
+    return None if hosted is None or hosted.space is None else hosted.space.replica.position
