@@ -13,11 +13,11 @@ from pathlib import Path
 from typing import NamedTuple
 
 from engine.errors import CannotRead, EngineError, NotLeader, Unavailable
-from engine.log.position import Position
 from engine.replica import ConfirmedReads
 from engine.replica.contract import Role
 from engine.state.stored import StateSettings, StoredState
 from herd.errors import Error, LeaderUnavailable
+from herd.nodes.facts import SPACES, SpaceFact, decode_space
 from herd.nodes.node import Node
 from herd.nodes.settings import NodeSettings
 from herd.settings import HerdSettings
@@ -115,7 +115,6 @@ class GroupNode(ReplicaNode):
         self.pauses_rng = world.rng(f"{name} pauses")
         self.group_states = GroupStates(world, name, plan.replica.state)
         self._oracles = oracles
-        self._heard: dict[str, Tablespace] = {}
         super().__init__(world, name, plan.replica, ReplicaOracle())
 
     async def _serve(self) -> None:
@@ -131,6 +130,15 @@ class GroupNode(ReplicaNode):
             replica=plan.replica.replica,
             log=plan.replica.log,
         )
+        open_space = self.node._open
+
+        async def open_and_listen(name: str, fact: SpaceFact) -> Tablespace:
+            space = await open_space(name, fact)
+            known = self._oracles.setdefault(fact.uuid, ReplicaOracle())
+            known.acknowledgements.listen(space.replica, self.process.name)
+            return space
+
+        self.node._open = open_and_listen  # type: ignore[method-assign]
         self.node.start()
         world.trace.event("node", self.process.name)
 
@@ -138,7 +146,6 @@ class GroupNode(ReplicaNode):
         """The process ends in mid-air; what its states had not flushed goes, in part or whole."""
         super().crash()
         self.node = None
-        self._heard = {}
         self.group_states.crash()
 
     def wipe(self) -> None:
@@ -153,23 +160,37 @@ class GroupNode(ReplicaNode):
         await node.close()
 
     def look(self) -> None:
-        """Compare the hash of each replica with those of others, and see that it is well."""
-        if self.node is None or not self.up:
+        """See that each replica is well, has the state that others have, and answers up to date."""
+        if self.node is None or not self.up or self.process.paused:
             return
         for name, hosted in self.node._hosted.items():
             space = hosted.space
             if space is None:
                 continue
-            oracle = self._oracles.setdefault(hosted.fact.uuid, ReplicaOracle())
-            if self._heard.get(name) is not space:
-                self._heard[name] = space
-                oracle.acknowledgements.listen(space.replica, self.process.name)
-            replica = space.replica
+            oracle, replica = self._oracles[hosted.fact.uuid], space.replica
+            if not self._is_there(name, hosted.fact.uuid):
+                # It was dropped, and this node does not know it yet.
+                continue
             if replica.role is Role.FAILED:
                 raise Violation(f"{self.process.name}: {name} has failed: {replica.failure!r}")
             applier = replica._applier
             if not (replica._following.restoring or applier.failed or applier._parts):
                 oracle.on_hash(self.process.name, applier.cursor, applier.summary.hash)
+            if replica.may_answer() and replica.position < oracle.acknowledgements.position:
+                raise Violation(
+                    f"{self.process.name} answers for {name} as of {tuple(replica.position)}; "
+                    f"{tuple(oracle.acknowledgements.position)} is acknowledged"
+                )
+
+    def _is_there(self, name: str, uuid: str) -> bool:
+        found = self.world.tree.tree.get(f"{SPACES}/{name}")
+        fact = None if found is None else decode_space(found.value)
+        return fact is not None and fact.uuid == uuid and not fact.dropped
+
+    def leads(self, group: str) -> bool:
+        """Whether this machine believes that it leads a tablespace."""
+        hosted = None if self.node is None or not self.up else self.node.hosted(group)
+        return hosted is not None and hosted.space is not None and bool(hosted.space.term)
 
     @property
     def running(self) -> int:
@@ -239,9 +260,3 @@ class GroupNode(ReplicaNode):
 
     async def _pause(self) -> None:
         await asyncio.sleep(self.group_plan.pause_s_max * self.pauses_rng.random())
-
-
-def position_of(node: GroupNode, group: str) -> Position | None:
-    """How far a machine's replica of a tablespace has come; None: it runs none."""
-    hosted = None if node.node is None else node.node.hosted(group)
-    return None if hosted is None or hosted.space is None else hosted.space.replica.position

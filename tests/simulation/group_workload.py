@@ -24,7 +24,13 @@ from tests.simulation.group_nodes import LISTS, GroupNode, Played
 from tests.simulation.nodes import World
 from tests.simulation.replica_nodes import ReplicaNode
 from tests.simulation.replica_oracle import ReplicaOracle
-from tests.simulation.replica_workload import ReplicaLoad, ReplicaWorkload, _Client
+from tests.simulation.replica_workload import (
+    _PATIENT_S,
+    _PROBE_S,
+    ReplicaLoad,
+    ReplicaWorkload,
+    _Client,
+)
 
 _OUTCOME_PAUSE_S: Final = 0.2
 _MARK_BYTES: Final = 8
@@ -71,6 +77,9 @@ class GroupWorkload(ReplicaWorkload):
             client = GroupClient(self, process, self._world.rng(process.name))
             work = self._transactions(client)
             self.tasks.append(self._world.loop.spawn(process, work, f"client{number} work"))
+        process = self._world.process("prober")
+        prober = GroupClient(self, process, self._world.rng(process.name))
+        self.tasks.append(self._world.loop.spawn(process, self._ask_around(prober), "prober work"))
         world = self._world.loop.world
         self.tasks.append(self._world.loop.spawn(world, self._move_on(), "others are used"))
 
@@ -80,6 +89,17 @@ class GroupWorkload(ReplicaWorkload):
             await asyncio.sleep(self._rng.expovariate(1 / self.group_load.moves_s))
             left = self._rng.randrange(len(self._in_use))
             self._in_use[left] = self._rng.choice(self._groups)
+
+    async def _ask_around(self, prober: "GroupClient") -> None:
+        """Read at whichever node it is, also at a leader of old that does not know it yet."""
+        while not self.stopped:
+            await asyncio.sleep(_PROBE_S * prober.rng.random())
+            node = cast("GroupNode", prober.rng.choice(self._nodes))
+            leads = [name for name in sorted(self.used) if node.leads(name)]
+            if leads:
+                group = prober.rng.choice(leads)
+                name = f"{prober.name} at {node.name}"
+                self._world.loop.spawn(prober.process, prober.look_at(node, group), name)
 
     async def _transactions(self, client: "GroupClient") -> None:
         load, rng = self.group_load, client.rng
@@ -130,6 +150,19 @@ class GroupClient(_Client):
                     return None
             return await self._certain(group, played, identity, began)
         return None
+
+    async def look_at(self, node: GroupNode, group: str) -> None:
+        """Read at one node, once, and wait long: a paused one may answer as soon as it wakes."""
+        began, lists = self._now(), tuple((number, None) for number in range(LISTS))
+        plan = Plan(lists, self.rng.choice(self._workload.group_load.isolations))
+        name = f"{self.name}:look {self._workload.next_command()}"
+        call = partial(_play, group=group, plan=plan, name=name, identity=b"")
+        try:
+            uuid, told = await self._ask(call, repeated=False, node=node, answer_s=_PATIENT_S)
+        except (EngineError, TimeoutError):
+            return
+        history = self._workload.histories[uuid]
+        history.append(replace(told, began=began, ended=self._now()))
 
     async def _certain(self, group: str, played: Played, identity: bytes, began: float) -> Played:
         """Ask what became of a transaction, until somebody knows."""
