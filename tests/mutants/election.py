@@ -2,7 +2,7 @@
 
 from typing import Final
 
-from tests.mutants.mutant import Mutant, by_test
+from tests.mutants.mutant import Mutant, by_seeds, by_test
 
 _ELECTION: Final = "engine/replica/election.py"
 _LIST: Final = "engine/log/log_list.py"
@@ -33,6 +33,14 @@ _LEASES: Final = (
         "self._clock, process_id, record, version, sent)",
         "self._clock, process_id, record, version, _now(self._clock))",
         by_test(_LIVENESS_TESTS, "test_the_first_lease_runs_from_before_its_record_was_sent"),
+    ),
+    Mutant(
+        "a-leader-answers-after-its-lease-in-the-simulation",
+        "whoever leads many tablespaces answers reads while its lease holds, or after the log did",
+        _ELECTION,
+        "return not self.lost.is_set() and self._incarnation.holds()",
+        "return not self.lost.is_set()",
+        by_seeds(21, 1, "--groups"),
     ),
     Mutant(
         "a-lease-goes-by-one-clock",

@@ -42,11 +42,21 @@ class GroupNemesis(ReplicaNemesis):
     ) -> None:
         super().__init__(world, rng, bookies, nodes, bystander, no_work)
         self._work = work
+        self._nodes = nodes
 
     def _strike(self, kind: str) -> None:
         """As of replicas. What is done to a log is done to that of some tablespace in use."""
         self._log = log_of(self._rng.choice(sorted(self._work.used) or ["nobody's"]))
         super()._strike(kind)
+
+    def _leader(self) -> GroupNode | None:
+        """The machine that leads most of what is in use."""
+        leads = {
+            node: sum(node.leads(group) for group in self._work.in_use) if node.up else 0
+            for node in self._nodes
+        }
+        most = max(self._nodes, key=lambda node: leads[node])
+        return most if leads[most] else None
 
     def _stop_replica(self, node: ReplicaNode) -> bool:
         """Close a node as for an upgrade. It ends when closing is done, or after a time-out."""

@@ -67,7 +67,7 @@ class GroupWorkload(ReplicaWorkload):
         self.used: dict[str, None] = {}
         """The names of those that were ever used."""
         self._groups = groups
-        self._in_use = self._rng.sample(list(groups), group_load.in_use)
+        self.in_use = self._rng.sample(list(groups), group_load.in_use)
         self._values = itertools.count(1)
 
     def start(self) -> None:
@@ -87,8 +87,8 @@ class GroupWorkload(ReplicaWorkload):
         """Use another tablespace in place of one, again and again."""
         while not self.stopped:
             await asyncio.sleep(self._rng.expovariate(1 / self.group_load.moves_s))
-            left = self._rng.randrange(len(self._in_use))
-            self._in_use[left] = self._rng.choice(self._groups)
+            left = self._rng.randrange(len(self.in_use))
+            self.in_use[left] = self._rng.choice(self._groups)
 
     async def _ask_around(self, prober: "GroupClient") -> None:
         """Read at whichever node it is, also at a leader of old that does not know it yet."""
@@ -104,7 +104,7 @@ class GroupWorkload(ReplicaWorkload):
     async def _transactions(self, client: "GroupClient") -> None:
         load, rng = self.group_load, client.rng
         while not self.stopped:
-            group = rng.choice(self._in_use)
+            group = rng.choice(self.in_use)
             self.used[group] = None
             isolation = rng.choice(load.isolations)
             plan = Plan.drawn(rng, LISTS, isolation, lambda: next(self._values))
