@@ -197,7 +197,11 @@ class Holding:
         return not self.lost.is_set() and self._incarnation.holds()
 
     async def resign(self) -> None:
-        """Let another replica lead at once. If the store does not answer, it is tried again."""
+        """Let another replica lead at once. If the store does not answer, it is tried again.
+
+        It is tried again, too, if the caller is cancelled: as long as the process lives, nobody
+        else could lead.
+        """
         self._lose()
         if self._incarnation.over.is_set():
             return
@@ -205,6 +209,9 @@ class Holding:
             await self._resign()
         except MetadataUnavailable:
             self._liveness.see_to(self._resign)
+        except asyncio.CancelledError:
+            self._liveness.see_to(self._resign)
+            raise
 
     async def _resign(self) -> None:
         assert self.leader is not None

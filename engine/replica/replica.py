@@ -367,15 +367,17 @@ class Replica(Reading):
                 await self._election.look()
             raise
         finally:
-            if writer is not None:
-                await end_writer(
-                    writer, self.name, self._liveness.lease_ms, lost=holding.lost.is_set()
-                )
-            if holding.ill:
-                # Others have time to be elected first.
-                rest_s = 2 * self._liveness.lease_ms / 1000
-                self._resting_until_s = self._client.clock.monotonic() + rest_s
-            await holding.resign()
+            try:
+                if writer is not None:
+                    await end_writer(
+                        writer, self.name, self._liveness.lease_ms, lost=holding.lost.is_set()
+                    )
+            finally:
+                if holding.ill:
+                    # Others have time to be elected first.
+                    rest_s = 2 * self._liveness.lease_ms / 1000
+                    self._resting_until_s = self._client.clock.monotonic() + rest_s
+                await holding.resign()
 
     async def _serve(self, writer: LogWriter, holding: Holding) -> None:
         """Answer proposals and reads until the term is over."""

@@ -197,6 +197,25 @@ def test_a_resignation_that_the_store_did_not_take_is_sent_again() -> None:
     in_field(script)
 
 
+def test_a_resignation_whose_caller_is_cancelled_is_sent_all_the_same() -> None:
+    async def script(field: _Field) -> None:
+        one, two = field.candidate("one"), field.candidate("two")
+        await one.campaign()
+        campaign = asyncio.create_task(two.campaign())
+        await elapse(2.0)
+        one.session.hold()
+        resigning = asyncio.create_task(one.resign())
+        await elapse(0.1)
+        resigning.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await resigning
+        one.session.let_go()
+        await elapse(1.0)
+        assert campaign.done() and two.holds() and not one.holds()
+
+    in_field(script)
+
+
 def test_a_takeover_that_is_still_on_its_way_when_its_leader_resigns_never_arrives() -> None:
     async def script(field: _Field) -> None:
         one, two = field.candidate("one"), field.candidate("two")

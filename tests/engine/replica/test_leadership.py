@@ -11,7 +11,9 @@ from engine.metadata.liveness import PROCESSES
 from engine.metadata.restoring import MARK
 from engine.replica.contract import Role
 from engine.replica.replica import Replica
+from tests.engine.ledger.scripted import QUICK
 from tests.engine.replica.held_replicas import LEASE_S, LIST, Replicas, reached, with_replicas
+from tests.engine.replica.yard import LOG_SETTINGS
 from tests.simulation.virtual import elapse
 
 A = b"a"
@@ -70,6 +72,35 @@ def test_an_idle_leader_that_lost_the_store_alone_ends_its_term_when_another_lea
         assert await reached(told.done) <= 1.5 * LEASE_S
         assert await told == 0 and one.role is Role.FOLLOWER
         assert await two.propose(b"a=1") == b"-"
+
+    with_replicas(script)
+
+
+@pytest.mark.parametrize("step", [("sync", ""), ("get", LIST), ("set", LIST)])
+def test_a_deposed_leader_that_is_closed_while_it_ends_its_term_keeps_nobody_from_leading(
+    step: tuple[str, str],
+) -> None:
+    async def script(made: Replicas) -> None:
+        one = await made.leader("one")
+        two = await made.start("two")
+        session, ending = made.session("one"), asyncio.Event()
+
+        def before(called: str, of: str) -> None:
+            if (called, of) == step and one._leading is None:
+                ending.set()
+                session.hold()
+
+        session.before = before
+        stranger = ReplicatedLog(made.cluster.client(QUICK), "log", LOG_SETTINGS)
+        await (await stranger.lead()).close()
+        await reached(ending.is_set)
+        closing = asyncio.create_task(one.close())
+        await elapse(LEASE_S)
+        session.before = lambda called, of: None
+        session.let_go()
+        await closing
+        # The process of the first one lives on, and renews its lease.
+        await reached(two.may_answer)
 
     with_replicas(script)
 
