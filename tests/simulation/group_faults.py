@@ -6,6 +6,7 @@ Invariants:
 """
 
 import asyncio
+import contextlib
 import random
 from collections.abc import Awaitable, Callable, Sequence
 from typing import Final
@@ -13,7 +14,7 @@ from typing import Final
 import msgspec
 
 from engine.errors import EngineError
-from herd.errors import Error
+from herd.errors import Error, NameTaken
 from herd.nodes.commands import SpaceCommands
 from herd.reading_log import log_of
 from tests.simulation.group_nodes import GroupNode
@@ -140,11 +141,15 @@ class GroupOperator:
 
     async def _replace(self, group: str) -> object:
         """Drop a tablespace; a new one of its name comes when the old one is gone."""
-        await self._commands.drop(group)
+        with contextlib.suppress(EngineError, Error):
+            # It may be dropped all the same.
+            await self._commands.drop(group)
         # Clients wait for the new one, so it is made in peace at the latest.
         while True:
             try:
                 return await self._commands.create(group)
+            except NameTaken as error:
+                return error
             except (EngineError, Error):
                 await asyncio.sleep(0.5)
 
