@@ -95,7 +95,7 @@ check: $(STAMP) ## Lint, format, types, imports, and the rules of the house
 	@$(BIN)/lint-imports
 	@$(BIN)/python -m pytest -q -p no:randomly tests/tidy
 
-sim: $(STAMP) ## Simulate: SEED=7 replays one seed, SEEDS=1000 runs many; KIND=log, replicas, herd, blobs or broker
+sim: $(STAMP) ## Simulate: SEED=7 replays one seed, SEEDS=1000 runs many; KIND=log, replicas, herd, groups, blobs or broker
 	@$(BIN)/python -m tests.simulation $(if $(KIND),--$(KIND)) $(if $(SEED),--seed $(SEED),--seeds $(SEEDS) --jobs $(JOBS))
 
 mutants: $(STAMP) ## Take each rule of the protocol out and see the suite go red

@@ -101,7 +101,7 @@ class Replica(Reading):
         self._waiting = Waiting()
         self._following = self._following_of(client.store)
         self._measures = self._measures_of(metrics)
-        self._closing = False
+        self._closing = self._ending_term = False
         self._running: asyncio.Task[None] | None = None
         self._listed: asyncio.Task[None] | None = None
         self._liveness = client.liveness
@@ -268,7 +268,7 @@ class Replica(Reading):
                 self._leading.end(Deposed(f"{self.name}: the replica was closed"))
             self._waiting.changed()
         if self._running is not None:
-            if self._leading is None:
+            if self._leading is None and not self._ending_term:
                 self._running.cancel()
             await asyncio.gather(self._running, return_exceptions=True)
         if self.role is not Role.CLOSED:
@@ -367,17 +367,23 @@ class Replica(Reading):
                 await self._election.look()
             raise
         finally:
+            self._ending_term = True
             try:
-                if writer is not None:
-                    await end_writer(
-                        writer, self.name, self._liveness.lease_ms, lost=holding.lost.is_set()
-                    )
+                await self._end_term(writer, holding)
             finally:
-                if holding.ill:
-                    # Others have time to be elected first.
-                    rest_s = 2 * self._liveness.lease_ms / 1000
-                    self._resting_until_s = self._client.clock.monotonic() + rest_s
-                await holding.resign()
+                self._ending_term = False
+
+    async def _end_term(self, writer: LogWriter | None, holding: Holding) -> None:
+        try:
+            if writer is not None:
+                lost = holding.lost.is_set()
+                await end_writer(writer, self.name, self._liveness.lease_ms, lost=lost)
+        finally:
+            if holding.ill:
+                # Others have time to be elected first.
+                rest_s = 2 * self._liveness.lease_ms / 1000
+                self._resting_until_s = self._client.clock.monotonic() + rest_s
+            await holding.resign()
 
     async def _serve(self, writer: LogWriter, holding: Holding) -> None:
         """Answer proposals and reads until the term is over."""
@@ -416,6 +422,7 @@ class Replica(Reading):
             self._measures.terms.add()
             await asyncio.wait(ending, return_when=asyncio.FIRST_COMPLETED)
         finally:
+            self._ending_term = True
             self._leading = self._duties = None
             if self.role is Role.LEADER:
                 self._set_role(Role.FOLLOWER)

@@ -35,6 +35,16 @@ _LEASES: Final = (
         by_test(_LIVENESS_TESTS, "test_the_first_lease_runs_from_before_its_record_was_sent"),
     ),
     Mutant(
+        "a-resignation-ends-with-its-caller",
+        "a leader resigns even if whoever closes it is cancelled",
+        _ELECTION,
+        "        except asyncio.CancelledError:\n            self._liveness.see_to(self._resign)\n",
+        "        except asyncio.CancelledError:\n",
+        by_test(
+            _ELECTION_TESTS, "test_a_resignation_whose_caller_is_cancelled_is_sent_all_the_same"
+        ),
+    ),
+    Mutant(
         "a-leader-answers-after-its-lease-in-the-simulation",
         "whoever leads many tablespaces answers reads while its lease holds, or after the log did",
         _ELECTION,
