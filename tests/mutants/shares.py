@@ -33,6 +33,17 @@ SHARES_MUTANTS: Final = (
         by_test("herd/sql/test_plans.py", "test_no_plan_goes_for_one_of_a_long_text"),
     ),
     Mutant(
+        "a-proof-counts-for-whoever-has-the-name",
+        "a password is judged by the row of the user who is let in",
+        "herdbook/access/authenticator.py",
+        "if found is None or (proved is not None and str(proved) != found.verifier):",
+        "if found is None:",
+        by_test(
+            "herdbook/access/test_users.py",
+            "test_a_password_that_is_judged_while_the_user_gets_another_one_is_refused",
+        ),
+    ),
+    Mutant(
         "a-search-goes-through-a-long-text",
         "no single search keeps the interpreter for a long text",
         "herd/sql/long_lists.py",
@@ -57,8 +68,8 @@ SHARES_MUTANTS: Final = (
         "a-password-that-was-right-stays-right",
         "a password is hashed again when the user has another one",
         "herdbook/access/authenticator.py",
-        "if proved != verifier or not",
-        "if not",
+        "if kept is None or kept.verifier != verifier:",
+        "if kept is None:",
         by_test(
             "herdbook/access/test_users.py",
             "test_a_right_password_is_hashed_once_and_again_when_the_user_has_another",
