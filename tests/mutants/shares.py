@@ -22,6 +22,7 @@ _NEXT: Final = (
 )
 _TOO_MUCH: Final = "test_a_call_that_asks_for_too_much_is_refused_before_anything_is_looked_at"
 _UNKNOWN: Final = "test_answers_that_nobody_takes_count_before_they_are_known"
+_LONG_TESTS: Final = "herd/sql/test_long_statements.py"
 
 SHARES_MUTANTS: Final = (
     Mutant(
@@ -44,10 +45,37 @@ SHARES_MUTANTS: Final = (
         ),
     ),
     Mutant(
+        "control-statements-of-any-length",
+        "the words of a long control statement are not looked at",
+        "herd/sql/parsing.py",
+        'if len(text) > _CONTROL_CHARACTERS_MAX and word != "EXPLAIN":',
+        "if False:",
+        by_test(_LONG_TESTS, "test_the_words_of_a_long_control_statement_are_not_looked_at"),
+    ),
+    Mutant(
+        "a-quoted-name-decides-what-an-insert-is",
+        "a quick count refuses no statement that is allowed",
+        "herd/sql/long_lists.py",
+        r'"|\"[^\"]*\"|`[^`]*`|;',
+        r'"|;',
+        by_test(_LONG_TESTS, "test_a_quick_count_refuses_no_statement_that_is_allowed"),
+    ),
+    Mutant(
+        "what-stands-between-constants-is-kept",
+        "a long list is its constants alone",
+        "herd/sql/long_lists.py",
+        'text = "".join([self._find_sql(token, token) for token in constants])',
+        "text = self._find_sql(constants[0], constants[-1])",
+        by_test(
+            _LONG_TESTS,
+            "test_what_stands_between_constants_means_the_same_in_short_and_long_lists",
+        ),
+    ),
+    Mutant(
         "a-search-goes-through-a-long-text",
         "no single search keeps the interpreter for a long text",
         "herd/sql/long_lists.py",
-        r"(?P<rest>(?:[\s,.)?\d]{1,64}|-(?!-)){1,64}|\w[\w$.]*|.)",
+        r"(?P<rest>(?:[\s,.)?\d]{1,64}|-(?!-)|(?<=\d)_|(?<=[\d.])e[+-]?\d+){1,64}|\w[\w$.]*|.)",
         r"(?P<rest>;;)",
         by_test(
             "herd/sql/test_long_statements.py", "test_no_single_search_goes_through_a_long_text"
