@@ -7,7 +7,6 @@ Invariants:
 - The quickest way that a statement allows is chosen once, when it is planned.
 """
 
-import weakref
 from typing import TYPE_CHECKING, Final, cast
 
 from sqlglot import exp
@@ -180,12 +179,6 @@ def _make_definition(parsed: Parsed, catalog: Catalog) -> Statement:
     raise NotSupportedError(f"there is no statement {parsed.word} {kind}".rstrip())
 
 
-_PLANS: Final["weakref.WeakKeyDictionary[Tablespace, Plans]"] = weakref.WeakKeyDictionary()
-
-
 def plans_of(space: "Tablespace") -> Plans:
     """Those of a tablespace, the same for all its sessions."""
-    found = _PLANS.get(space)
-    if found is None:
-        found = _PLANS[space] = Plans()
-    return found
+    return space.attached(Plans, Plans)
