@@ -22,6 +22,7 @@ _NEXT: Final = (
 )
 _TOO_MUCH: Final = "test_a_call_that_asks_for_too_much_is_refused_before_anything_is_looked_at"
 _UNKNOWN: Final = "test_answers_that_nobody_takes_count_before_they_are_known"
+
 _LONG_TESTS: Final = "herd/sql/test_long_statements.py"
 
 SHARES_MUTANTS: Final = (
@@ -29,19 +30,49 @@ SHARES_MUTANTS: Final = (
         "a-plan-of-a-long-text-takes-the-place-of-all-others",
         "no plan is dropped for one of a long text",
         "herd/sql/planning.py",
-        "if _size_bytes(text) > _LARGE_BYTES:",
+        "if size_bytes > _LARGE_BYTES:",
         "if False:",
         by_test("herd/sql/test_plans.py", "test_no_plan_goes_for_one_of_a_long_text"),
     ),
     Mutant(
-        "a-proof-counts-for-whoever-has-the-name",
-        "a password is judged by the row of the user who is let in",
-        "herdbook/access/authenticator.py",
-        "if found is None or (proved is not None and str(proved) != found.verifier):",
-        "if found is None:",
+        "a-plan-of-any-size-is-kept",
+        "a plan that alone takes more than all may is not kept",
+        "herd/sql/planning.py",
+        "if size_bytes > CACHE_BYTES_MAX:",
+        "if False:",
         by_test(
-            "herdbook/access/test_users.py",
-            "test_a_password_that_is_judged_while_the_user_gets_another_one_is_refused",
+            "herd/sql/test_plans.py", "test_a_plan_that_alone_takes_more_than_all_may_is_not_kept"
+        ),
+    ),
+    Mutant(
+        "what-is-denied-is-kept",
+        "the plan of a statement that is denied is not kept",
+        "herd/sql/session.py",
+        "        self._check(planned)\n        self._plans.keep(planned)\n",
+        "        self._plans.keep(planned)\n        self._check(planned)\n",
+        by_test(
+            "herd/sql/test_plans.py", "test_the_plan_of_a_statement_that_is_denied_is_not_kept"
+        ),
+    ),
+    Mutant(
+        "long-statements-are-planned-on-the-loop",
+        "a long statement is read and planned in a worker's thread",
+        "herd/sql/session.py",
+        "        if len(text) > LONG_CHARACTERS:\n            user =",
+        "        if not text:\n            user =",
+        by_test(_LONG_TESTS, "test_a_follower_reads_and_plans_a_long_statement_once_in_a_worker"),
+    ),
+    Mutant(
+        "a-statement-that-waited-is-read-again",
+        "a statement that waited while definitions changed is planned again, not read again",
+        "herd/sql/session.py",
+        "            if not planned.is_of(self.space.catalog):\n"
+        "                planned = await self.planned(planned.parsed.text, planned.parsed)\n",
+        "            if not planned.is_of(self.space.catalog):\n"
+        "                planned = await self.planned(planned.parsed.text)\n",
+        by_test(
+            _LONG_TESTS,
+            "test_a_long_statement_that_waited_while_definitions_changed_is_not_read_again",
         ),
     ),
     Mutant(
@@ -69,6 +100,17 @@ SHARES_MUTANTS: Final = (
         by_test(
             _LONG_TESTS,
             "test_what_stands_between_constants_means_the_same_in_short_and_long_lists",
+        ),
+    ),
+    Mutant(
+        "a-proof-counts-for-whoever-has-the-name",
+        "a password is judged by the row of the user who is let in",
+        "herdbook/access/authenticator.py",
+        "if found is None or (proved is not None and str(proved) != found.verifier):",
+        "if found is None:",
+        by_test(
+            "herdbook/access/test_users.py",
+            "test_a_password_that_is_judged_while_the_user_gets_another_one_is_refused",
         ),
     ),
     Mutant(

@@ -3,6 +3,8 @@
 import asyncio
 import gc
 import sys
+import threading
+from collections.abc import Iterator
 from itertools import pairwise
 from types import FrameType
 
@@ -12,18 +14,20 @@ from sqlglot.tokenizer_core import Token
 from engine.access.principal import Grant, Principal
 from engine.slow import SLOW
 from herd.errors import (
+    AccessDenied,
     CheckViolation,
     Error,
     ProgrammingError,
     SqlSyntaxError,
     TooLarge,
 )
+from herd.nodes.following import FollowerSession
 from herd.settings import HerdSettings
-from herd.sql import long_lists, parsing
+from herd.sql import long_lists, parsing, planning
 from herd.sql.parsing import NAME_CHARACTERS_MAX, Parsed, _has_long_name, parse
 from herd.sql.session import Session
 from tests.herd.sql.querying import until
-from tests.herd.sql.sessions import Asking, asking
+from tests.herd.sql.sessions import Asking, asking, until_waiting
 
 LONG = {
     "columns": ("SELECT ", "id, ", "1 FROM cow"),
@@ -101,8 +105,121 @@ async def _calls_on_loop(session: Session, text: str) -> int:
     return count
 
 
+class Reading:
+    """Which long texts are read and planned, and whether that is on the thread of the loop."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.loop = threading.get_ident()
+        self.read: list[bool] = []
+        self.planned: list[bool] = []
+        read, plan = parsing.parse_tree, planning.make
+
+        def reading(text: str) -> object:
+            if len(text) > parsing.LONG_CHARACTERS:
+                self.read.append(threading.get_ident() == self.loop)
+            return read(text)
+
+        def planned(parsed: Parsed, catalog: object) -> object:
+            if len(parsed.text) > parsing.LONG_CHARACTERS:
+                self.planned.append(threading.get_ident() == self.loop)
+            return plan(parsed, catalog)  # type: ignore[arg-type]
+
+        monkeypatch.setattr(parsing, "parse_tree", reading)
+        monkeypatch.setattr(planning, "make", planned)
+
+    def told(self) -> tuple[list[bool], list[bool]]:
+        """What was read and planned since it was asked last."""
+        told = self.read, self.planned
+        self.read, self.planned = [], []
+        return told
+
+
+@pytest.fixture
+def reading(monkeypatch: pytest.MonkeyPatch) -> Iterator[Reading]:
+    yield Reading(monkeypatch)
+
+
+def listing(*more: int) -> str:
+    """A query with a long list."""
+    numbers = ", ".join(map(str, (*range(1_000), *more)))
+    return f"SELECT id FROM cow WHERE id IN ({numbers})"
+
+
 async def furnished(on: Asking) -> None:
     await on.run("CREATE TABLE cow (id INT PRIMARY KEY, milk INT)", "INSERT INTO cow VALUES (1, 2)")
+
+
+async def test_a_long_statement_is_explained_by_reading_it_once_in_a_worker(
+    reading: Reading, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def no_words(parsed: Parsed) -> list[str]:
+        raise AssertionError("the words of a long statement are looked at")
+
+    async with asking() as on:
+        await furnished(on)
+        monkeypatch.setattr(Parsed, "pieces", property(no_words))
+        assert "cow" in str(await on.rows("EXPLAIN " + listing()))
+        assert reading.told() == ([False], [False])
+        adding = "EXPLAIN INSERT INTO cow VALUES " + ", ".join(f"({n}, 1)" for n in range(2, 500))
+        assert await on.rows(adding)
+        assert reading.told() == ([False], [False])
+        reader = Principal("eve", grants=(Grant("tablespace", on.space.name, "read"),))
+        with pytest.raises(AccessDenied):
+            await Session(on.space, on.engine, whose=reader).execute(f"{adding}, (500, 1)")
+        assert reading.told() == ([False], [False])
+
+
+async def test_a_follower_reads_and_plans_a_long_statement_once_in_a_worker(
+    reading: Reading,
+) -> None:
+    async with asking() as on:
+        await furnished(on)
+        following = FollowerSession(on.space, on.engine)
+        assert list((await following.execute(listing())).rows) == [(1,)]
+        assert reading.told() == ([False], [False])
+        # Definitions change while it waits for the statement before it on its connection.
+        async with following.turn:
+            waiting = asyncio.ensure_future(following.execute(listing(1_001)))
+            await until(lambda: bool(reading.planned))
+            await on.run("ALTER TABLE cow ADD COLUMN name TEXT")
+            await on.rows(listing(1_002))
+            reading.told()
+        assert list((await waiting).rows) == [(1,)]
+        assert reading.told() == ([], [False])
+
+
+async def test_a_long_statement_is_planned_again_in_a_worker_after_definitions_changed(
+    reading: Reading,
+) -> None:
+    async with asking() as on:
+        await furnished(on)
+        for _ in range(2):
+            await on.rows(listing())
+        assert reading.told() == ([False], [False])
+        await on.run("CREATE TABLE calf (id INT PRIMARY KEY)")
+        assert await on.rows(listing()) == [(1,)]
+        assert reading.told() == ([], [False])
+
+
+@pytest.mark.parametrize("autocommit", [True, False])
+async def test_a_long_statement_that_waited_while_definitions_changed_is_not_read_again(
+    reading: Reading, autocommit: bool
+) -> None:
+    async with asking() as on:
+        await furnished(on)
+        definer, adder = on.another(autocommit=False), on.another(autocommit=autocommit)
+        await definer.execute("ALTER TABLE cow ADD COLUMN name TEXT")
+        rows = ", ".join(f"({n}, 1)" for n in range(2, 1_500))
+        adding = f"INSERT INTO cow (id, milk) VALUES {rows}"
+        waiting = asyncio.ensure_future(adder.execute(adding))
+        await until_waiting(on.space, 1)
+        # Another long statement takes the place of its plan.
+        await on.run(f"EXPLAIN {adding}, (1500, 1)")
+        reading.told()
+        await definer.commit()
+        assert (await waiting).count == 1_498
+        read, planned = reading.told()
+        assert not read and planned and not any(planned)
 
 
 @pytest.mark.parametrize("word", ["BEGIN", "ROLLBACK TO", "SHOW", "CREATE TABLESPACE", "INGEST"])
