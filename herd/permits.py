@@ -72,7 +72,7 @@ class Permits:
         asked_by.set(self)
         self.need(planned.right)
         if planned.right != "read" and holds_buckets(planned.catalog):
-            check_tables(self._now(), _named_in(planned.parsed), planned.catalog)
+            check_tables(self._now(), planned.names, planned.catalog)
 
     def need(self, right: Right, tablespace: str = "") -> None:
         """Raise `AccessDenied` without that right, to this tablespace or to another one."""
@@ -108,7 +108,7 @@ def check_tables(principal: Principal, names: Iterable[str], catalog: "Catalog")
             )
 
 
-def _named_in(parsed: "Parsed") -> Iterable[str]:
+def named_in(parsed: "Parsed") -> Iterable[str]:
     """The tables that a statement names, or more."""
     if parsed.word == "INGEST":
         # Its table is told by the ledger that it names.

@@ -28,8 +28,7 @@ class Sequences:
     """The next values of one tablespace's tables. Made by `sequences_of`."""
 
     def __init__(self, space: "Tablespace") -> None:
-        # Not to keep alive what it is an attachment of.
-        self._space = weakref.ref(space)
+        self._space = space
         self._term = 0
         self._next: dict[int, int] = {}
         self._used: weakref.WeakKeyDictionary[Transaction, set[int]] = weakref.WeakKeyDictionary()
@@ -70,8 +69,7 @@ class Sequences:
             self._next = {}
         found = self._next.get(table.id)
         if found is None:
-            space = self._space()
-            assert space is not None, "a transaction keeps its tablespace"
+            space = self._space
             written = space.rows_get(catalog_key(AUTO, table.id))
             highest = _highest(space, table, column) + 1
             found = max(highest, 1 if written is None else int.from_bytes(written))
@@ -108,12 +106,6 @@ def _highest(space: "Tablespace", table: Table, column: Column) -> int:
     return low
 
 
-_SEQUENCES: Final["weakref.WeakKeyDictionary[Tablespace, Sequences]"] = weakref.WeakKeyDictionary()
-
-
 def sequences_of(space: "Tablespace") -> Sequences:
     """Those of a tablespace, the same for all who ask."""
-    found = _SEQUENCES.get(space)
-    if found is None:
-        found = _SEQUENCES[space] = Sequences(space)
-    return found
+    return space.attached(Sequences, lambda: Sequences(space))

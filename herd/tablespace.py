@@ -17,7 +17,7 @@ import logging
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Final, TypeVar
+from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from engine.errors import DiskFull, EngineError, NotLeader, Overloaded
 from engine.ledger.client import LedgerClient
@@ -94,6 +94,7 @@ class Tablespace:
         self._erased_term = 0
         """The term in which marks that others left were looked for."""
         self._term_watchers: list[Callable[[], None]] = []
+        self._attached: dict[type, Any] = {}
         self._transactions: dict[int, Transaction] = {}
         self.uses = 0
         """How often rows were read or a transaction was begun: whoever compares two looks knows
@@ -378,6 +379,16 @@ class Tablespace:
         self._term_watchers.append(watcher)
         if self.term and self._erased_term == self.term:
             watcher()
+
+    def attached(self, kind: type[T], make: Callable[[], T]) -> T:
+        """What another module keeps for this replica, one of a kind, made when first asked for.
+
+        It may refer to the replica: both are freed together.
+        """
+        found: T | None = self._attached.get(kind)
+        if found is None:
+            found = self._attached[kind] = make()
+        return found
 
     async def checkpoint(self, *, if_changed: bool = False) -> ManifestRecord:
         """Write all tables as they are now, in pages. Raises `NotSupportedError`, `StorageFailed`.

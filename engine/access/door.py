@@ -73,8 +73,8 @@ class Door(Protocol):
         """A block that judges a user's proof. Raises `TooManyTries` for who has to wait."""
         ...
 
-    async def by_proof(self, user: str, peer: str) -> Caller:
-        """A user who has proved their password."""
+    async def by_proof(self, user: str, peer: str, proved: ScramVerifier) -> Caller:
+        """A user who has proved their password; `proved` is the verifier that it was judged by."""
         ...
 
     async def by_token(self, token: str, peer: str) -> Caller:
@@ -89,7 +89,7 @@ class Door(Protocol):
         """A caller without credentials, if there is no secret; None: credentials are required."""
         ...
 
-    async def session(self, user: str, peer: str) -> str:
+    async def session(self, user: str, peer: str, proved: ScramVerifier) -> str:
         """A token for who has proved their password, where calls have no connection."""
         ...
 
@@ -131,9 +131,9 @@ class UserDoor:
         """See `Door`."""
         return self.guesses.trying(host_of(peer), user)
 
-    async def by_proof(self, user: str, peer: str) -> Caller:
+    async def by_proof(self, user: str, peer: str, proved: ScramVerifier) -> Caller:
         """See `Door`."""
-        return self._welcome(await self.authenticator.principal(user), "", peer)
+        return self._welcome(await self.authenticator.principal(user, proved), "", peer)
 
     async def by_token(self, token: str, peer: str) -> Caller:
         """See `Door`."""
@@ -160,9 +160,9 @@ class UserDoor:
         except AccessRefused:
             return None
 
-    async def session(self, user: str, peer: str) -> str:
+    async def session(self, user: str, peer: str, proved: ScramVerifier) -> str:
         """See `Door`."""
-        token = await self.authenticator.session(user)
+        token = await self.authenticator.session(user, proved)
         self.audit.note(user, "log in", self.where, allowed=True, peer=peer)
         return token
 
@@ -244,7 +244,7 @@ class ReaderDoor:
         """See `Door`."""
         raise AccessRefused("users do not log in at a bookie: show a read token")
 
-    async def by_proof(self, user: str, peer: str) -> Caller:
+    async def by_proof(self, user: str, peer: str, proved: ScramVerifier) -> Caller:
         """See `Door`."""
         raise AccessRefused("users do not log in at a bookie: show a read token")
 
@@ -260,7 +260,7 @@ class ReaderDoor:
         """See `Door`."""
         return BY_ANYBODY
 
-    async def session(self, user: str, peer: str) -> str:
+    async def session(self, user: str, peer: str, proved: ScramVerifier) -> str:
         """See `Door`."""
         raise AccessRefused("users do not log in at a bookie: show a read token")
 

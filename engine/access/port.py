@@ -36,13 +36,17 @@ class Authenticator(Protocol):
         """What a password is proved against. An unknown name has one, too, that nothing fits."""
         ...
 
-    async def principal(self, user: str) -> Principal:
-        """What a user who has proved it may do now. For sessions, which ask again and again."""
+    async def principal(self, user: str, proved: "ScramVerifier | None" = None) -> Principal:
+        """What a user who has proved it may do now. For sessions, which ask again and again.
+
+        `proved` is what the proof was judged by, of who has just proved it: it has to be the user's
+        still, for a user who is removed and added again is another one.
+        """
         ...
 
-    async def session(self, user: str) -> str:
+    async def session(self, user: str, proved: "ScramVerifier | None" = None) -> str:
         """A token of a user who has proved it, good for minutes: for doors that ask at each call.
 
-        `token` knows it again, on every node.
+        `token` knows it again, on every node. `proved` as in `principal`.
         """
         ...

@@ -76,6 +76,8 @@ class LoginGreeting:
     def __init__(self, binding: bytes) -> None:
         self._scram = ScramServer(new_nonce(), binding)
         self.user = ""
+        self.verifier: ScramVerifier
+        """What the proof is judged by, once there is a challenge."""
 
     def begin(self, first: object) -> str:
         """Read what a HELLO says by `login`; returns the user. Raises as `ScramServer.begin`."""
@@ -86,6 +88,7 @@ class LoginGreeting:
 
     def challenge(self, verifier: ScramVerifier) -> bytes:
         """The head of the CHALLENGE."""
+        self.verifier = verifier
         return msgspec.msgpack.encode((self._scram.challenge(verifier),))
 
     def check(self, head: bytes) -> dict[str, Any]:

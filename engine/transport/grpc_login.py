@@ -59,11 +59,12 @@ class _Logins:
         try:
             async with asyncio.timeout(_LOGIN_S):
                 user = scram.begin(await self._next(requests))
-                yield self._reply(scram.challenge(await self._door.verifier(user, peer)))
+                verifier = await self._door.verifier(user, peer)
+                yield self._reply(scram.challenge(verifier))
                 proof = await self._next(requests)
                 with self._door.judging(user, peer):
                     said = scram.finish(proof)
-                token = await self._door.session(user, peer)
+                token = await self._door.session(user, peer, verifier)
                 yield self._reply(said, token=token, lifetime_ms=SESSION_MS)
                 return
         except TimeoutError:

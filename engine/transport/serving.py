@@ -290,7 +290,8 @@ class ServedConnection:
         except EngineError as error:
             door.refused(login.user, self._peer, error)
             raise
-        self._ask(login.user, partial(self._admit_by, door.by_proof, login.user, said))
+        letting = partial(door.by_proof, proved=login.verifier)
+        self._ask(login.user, partial(self._admit_by, letting, login.user, said))
 
     async def _admit_by(
         self, letting: Callable[[str, str], Awaitable[Caller]], shown: str, said: dict[str, Any]

@@ -20,6 +20,8 @@ from herd.commands import Change
 from herd.errors import LeaderUnavailable, ProgrammingError, TransactionEnded
 from herd.schema import Table
 from herd.sql import control
+from herd.sql.parsing import Parsed
+from herd.sql.planning import Planned
 from herd.sql.result import Result
 from herd.sql.scalars import CannotEvaluate
 from herd.sql.session import Parameters, Session, given_of
@@ -93,9 +95,11 @@ class FollowerSession(Session):
 
     position: Position = START
 
-    async def execute(self, text: str, parameters: Parameters = ()) -> Result:
+    async def execute(
+        self, text: str, parameters: Parameters = (), parsed: Parsed | None = None
+    ) -> Result:
         """Run one statement. Raises `LeaderUnavailable` for what changes anything."""
-        planned = self.plan(text)
+        planned = await self.planned(text, parsed)
         if planned.statement is None:
             return await control.run(self, planned.parsed, parameters)
         if self.transaction is None and not self.autocommit:
@@ -104,7 +108,7 @@ class FollowerSession(Session):
             own = self.transaction
             reading = own if own is not None else FollowerRead(self.space)
             try:
-                return await self._read(text, parameters, reading)
+                return await self._read(planned, parameters, reading)
             finally:
                 if own is None:
                     reading.rollback()
@@ -127,8 +131,11 @@ class FollowerSession(Session):
         self.savepoints = []
         return reading
 
-    async def _read(self, text: str, parameters: Parameters, reading: Transaction) -> Result:
-        planned = self._plans.plan(text, reading.catalog)
+    async def _read(self, planned: Planned, parameters: Parameters, reading: Transaction) -> Result:
+        if not planned.is_of(reading.catalog):
+            # Those of its position, which stay: it may wait for a worker.
+            parsed = planned.parsed
+            planned = await self.planned(parsed.text, parsed, reading.catalog)
         statement = planned.statement
         assert statement is not None
         work = self._work(reading)

@@ -7,7 +7,7 @@ Invariants:
 """
 
 import weakref
-from typing import TYPE_CHECKING, Final, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 if TYPE_CHECKING:
     from herd.sql.session import Session
@@ -51,12 +51,6 @@ def _number(entry: "tuple[int, Session]") -> int:
     return entry[0]
 
 
-_CLIENTS: Final["weakref.WeakKeyDictionary[Tablespace, Clients]"] = weakref.WeakKeyDictionary()
-
-
 def clients_of(space: "Tablespace") -> Clients:
     """Those of a tablespace, the same for all who ask."""
-    found = _CLIENTS.get(space)
-    if found is None:
-        found = _CLIENTS[space] = Clients()
-    return found
+    return space.attached(Clients, Clients)

@@ -28,6 +28,9 @@ Parameters = Sequence[Any] | Mapping[str, Any]
 
 async def run(session: "Session", parsed: Parsed, parameters: Parameters) -> Result:
     """Do what the words say. Raises `SqlSyntaxError`, `NotSupportedError` and what it meets."""
+    if parsed.word == "EXPLAIN":
+        # What it explains may be long: it is read as a statement of its own.
+        return await showing.explain(session, parsed, parameters)
     words = [piece.upper() for piece in parsed.pieces]
     do = _DO.get(parsed.word)
     if do is not None:
@@ -36,7 +39,7 @@ async def run(session: "Session", parsed: Parsed, parameters: Parameters) -> Res
             async with session.turn:
                 return await do(session, words, parsed)
         return await do(session, words, parsed)
-    return await showing.run(session, parsed, parameters)
+    return await showing.run(session, parsed)
 
 
 async def _begin(session: "Session", words: list[str], parsed: Parsed) -> Result:

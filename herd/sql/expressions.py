@@ -27,7 +27,7 @@ from herd.errors import DataError, NoSuchColumn
 from herd.rows import Row
 from herd.schema import Column, Table
 from herd.sql import scalars
-from herd.sql.parsing import place_of
+from herd.sql.parsing import constants_of, place_of
 from herd.sql.scalars import CannotEvaluate
 from herd.sql.type_names import column_type
 from herd.types import TEXT, Kind, Stored, accepting, returning
@@ -380,9 +380,12 @@ def _is(tree: exp.Expr, names: Names) -> Evaluate:
 
 
 def _in(tree: exp.Expr, names: Names) -> Evaluate:
-    if not tree.expressions:
+    items = tree.expressions
+    if not names.bounded and len(items) == 1 and isinstance(items[0], exp.Var):
+        items = constants_of(items[0].name)
+    if not items:
         raise CannotEvaluate
-    pairs = [_of_one_type(tree.this, item, names) for item in tree.expressions]
+    pairs = [_of_one_type(tree.this, item, names) for item in items]
 
     def evaluate(row: Sequence[Any], given: Sequence[Any]) -> bool | None:
         unknown = False

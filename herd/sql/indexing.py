@@ -16,7 +16,6 @@ Invariants:
 """
 
 import asyncio
-import weakref
 from collections.abc import Awaitable, Callable
 from functools import partial
 from typing import TYPE_CHECKING, Final, TypeVar
@@ -254,24 +253,19 @@ class Builds:
             task.exception()
 
 
-_BUILDS: Final["weakref.WeakKeyDictionary[Tablespace, Builds]"] = weakref.WeakKeyDictionary()
-
-
 def builds_of(space: "Tablespace") -> Builds:
     """Those of a tablespace."""
-    found = _BUILDS.get(space)
-    if found is None:
-        found = _BUILDS[space] = Builds()
-        known = weakref.ref(space)
-        space.watch_terms(lambda: _continue_all(known()))
-    return found
+
+    def make() -> Builds:
+        builds = Builds()
+        space.watch_terms(partial(_continue_all, space, builds))
+        return builds
+
+    return space.attached(Builds, make)
 
 
-def _continue_all(space: "Tablespace | None") -> None:
+def _continue_all(space: "Tablespace", builds: Builds) -> None:
     """Go on with what another leader began: beside all other work, told to nobody."""
-    if space is None:
-        return
-    builds = builds_of(space)
     for table in space.catalog.tables.values():
         for index in table.indexes:
             name = (table.id, index.number)

@@ -5,7 +5,8 @@ reads the list once.
 
 Invariants:
 - Only constants are taken together, as they are written; the query engine reads them the same way.
-- A condition with such a list is evaluated by the query engine alone.
+- A condition of a statement with such a list is evaluated by the query engine alone. One of a
+  definition has its constants read one by one.
 """
 
 import re
@@ -22,19 +23,19 @@ INSERT_WORDS_MAX: Final = 100_000
 """The same for an INSERT, not counting plain constants: rows may hold `DATE '2024-02-29'`."""
 _PARTS: Final = re.compile(
     r"(?P<text>'[^']*')|(?P<bracket>\()|--[^\n]*|/\*(?:.*?\*/|.*)"
-    r"|\b(?!(?:null|true|false|default)\b)[a-z_][\w$.]*|;|\$(?!\w)|[^\s\w$.(),'?;-]+"
-    r"|(?P<rest>(?:[\s,.)?\d]{1,64}|-(?!-)){1,64}|\w[\w$.]*|.)",
+    r"|(?P<word>\b(?<!\d\.)(?!(?:null|true|false|default)\b)[a-z_][\w$.]*)"
+    r"|\"[^\"]*\"|`[^`]*`|;|\$(?!\w)|/{1,2}(?!\*)|[^\s\w$.(),'\"`?;/-]+"
+    r"|(?P<rest>(?:[\s,.)?\d]{1,64}|-(?!-)|(?<=\d)_|(?<=[\d.])e[+-]?\d+){1,64}|\w[\w$.]*|.)",
     re.IGNORECASE | re.DOTALL,
 )
-"""Texts, brackets, and words as far as they are easily told; a comment is one, too.
+"""Texts, brackets, and words as far as they are easily told; names in quotes and comments are some.
 
 `rest` is what does not count. It is matched all the same, a piece at a time: a search through a
 long text that finds nothing would keep the interpreter, and so all other users, until its end.
 """
-_INSERTS: Final = re.compile(r"\s*(?:insert|upsert|replace)\b", re.IGNORECASE)
-_ROWS: Final = re.compile(r"\b(?:values|select)\b", re.IGNORECASE)
+_INSERTS: Final = frozenset({"insert", "upsert", "replace"})
 LONG: Final = 1_000
-"""A list of fewer constants is read one by one."""
+"""A list of fewer tokens is read one by one: about 500 constants, for commas count, too."""
 _CONSTANTS: Final = (TokenType.NUMBER, TokenType.STRING, TokenType.NULL)
 
 _OF_ROWS: Final = frozenset(
@@ -65,17 +66,29 @@ def is_hopeless(text: str) -> bool:
     """Whether a quick count finds too many words in a text, so that it need not be tokenized."""
     if len(text) <= WORDS_MAX:
         return False
-    rows = _ROWS.search(text) if _INSERTS.match(text) else None
-    has_rows = rows is not None and rows[0].lower() == "values"
+    has_rows = _has_rows(text)
     words_max = INSERT_WORDS_MAX if has_rows else WORDS_MAX
     words = brackets = 0
     # One by one: all at once they would keep the interpreter, and so all other users, for long.
     for part in _PARTS.finditer(text):
         kind = part.lastgroup
-        words += kind is None
+        words += kind is None or kind == "word"
         brackets += kind == "bracket"
         if words > words_max or (brackets > words_max and not has_rows):
             return True
+    return False
+
+
+def _has_rows(text: str) -> bool:
+    """Whether a text begins like an INSERT of values."""
+    first = ""
+    for part in _PARTS.finditer(text):
+        if part.lastgroup != "word":
+            continue
+        word = part[0].lower()
+        first = first or word
+        if first not in _INSERTS or word in ("values", "select"):
+            return word == "values"
     return False
 
 
@@ -161,9 +174,10 @@ class LongLists(DuckDBParser):
         if count < LONG:
             return super()._parse_in(this, alias=alias)
         self._advance()
-        first = self._curr
+        # What stands between them is left out: the query engine reads some of it in another way.
+        constants = self._tokens[self._index : self._index + count]
+        text = "".join([self._find_sql(token, token) for token in constants])
         self._advance(count)
-        text = self._find_sql(first, self._prev)
         found = self.expression(exp.In(this=this, expressions=[exp.Var(this=text)]))
         self._match_r_paren(found)
         return found

@@ -53,6 +53,8 @@ _WORD: Final = re.compile(r"[A-Za-z_][A-Za-z_0-9]*")
 _LONG_NAME: Final = re.compile(rf"(?<![^\s()',;])[^\s()',;]{{{NAME_CHARACTERS_MAX}}}")
 """It is tried where a name may begin, and nowhere else: a long text is read once."""
 _SEARCHED_AT_ONCE: Final = 16 * 1024
+_CONTROL_CHARACTERS_MAX: Final = 16 * 1024
+"""The most for a statement whose words are looked at on the event loop: only EXPLAIN is longer."""
 _END: Final = "herd:end"
 _SEMICOLON: Final = TokenType.SEMICOLON
 _LONG: Final = "herd:long"
@@ -138,10 +140,11 @@ def parse(text: str) -> Parsed:
     start = _skip_space(text, 0)
     found = _WORD.match(text, start)
     word = found.group().upper() if found else ""
-    if word in CONTROL:
-        return Parsed(text, word, start=start)
-    if is_about_a_tablespace(text, start):
-        return Parsed(text, TABLESPACE, start=start)
+    is_tablespaces = is_about_a_tablespace(text, start)
+    if word in CONTROL or is_tablespaces:
+        if len(text) > _CONTROL_CHARACTERS_MAX and word != "EXPLAIN":
+            raise TooLarge(f"such a statement has at most {_CONTROL_CHARACTERS_MAX} characters")
+        return Parsed(text, TABLESPACE if is_tablespaces else word, start=start)
     shown = text
     if word in _UPSERTS:
         shown = text[:start] + _UPSERTS[word] + text[start + len(word) :]
@@ -183,7 +186,8 @@ def is_long(tree: exp.Expr) -> bool:
 
 def _check_names(text: str, tree: exp.Expr) -> None:
     """Raise `ProgrammingError` for a name that is too long, or no name for people."""
-    if "\0" not in text and not _has_long_name(text):
+    # In quotes a name may have any letters: then the names themselves are looked at.
+    if not any(mark in text for mark in '\0"`') and not _has_long_name(text):
         return
     for node in tree.find_all(exp.Identifier, exp.Anonymous):
         if len(node.name) > NAME_CHARACTERS_MAX or "\0" in node.name:
@@ -286,6 +290,12 @@ def parse_expression(text: str) -> exp.Expr:
     """The tree of an expression that a definition keeps as text."""
     tree = parse_tree(f"SELECT {text}")
     found: exp.Expr = tree.expressions[0]
+    return found
+
+
+def constants_of(text: str) -> list[exp.Expr]:
+    """The constants of a list that was read as one piece of text. Raises `TooLarge`."""
+    found: list[exp.Expr] = parse_expression(f"[{text}]").expressions
     return found
 
 

@@ -3,11 +3,11 @@
 Invariants:
 - A plan is of one catalog; with another one the text is planned again, not read again.
 - What is kept is bounded in bytes; what was planned first goes first. Of plans that would take a
-  large part of that only the newest one is kept, and no other plan goes for it.
+  large part of that only the newest one is kept, and no other plan goes for it. A plan that alone
+  would take more is not kept at all.
 - The quickest way that a statement allows is chosen once, when it is planned.
 """
 
-import weakref
 from typing import TYPE_CHECKING, Final, cast
 
 from sqlglot import exp
@@ -15,14 +15,14 @@ from sqlglot import exp
 from engine.access.principal import Right
 from herd.catalog import Catalog
 from herd.errors import NotSupportedError
-from herd.permits import right_of
+from herd.permits import named_in, right_of
 from herd.sql.altering import Alter
 from herd.sql.defining import CreateTable, CreateView, DropTable, DropView, Truncate
 from herd.sql.fast import DeleteByKey, SelectByKey, UpdateByKey
 from herd.sql.finding import SelectByIndex
 from herd.sql.indexing import CreateIndex, DropIndex
 from herd.sql.inserting import Insert
-from herd.sql.parsing import Parsed, parse
+from herd.sql.parsing import Parsed
 from herd.sql.scalars import CannotEvaluate
 from herd.sql.selecting import Select, SelectForUpdate
 from herd.sql.statement import Short, Statement
@@ -33,9 +33,12 @@ if TYPE_CHECKING:
 
 CACHE_BYTES_MAX: Final = 32 * 1024 * 1024
 _LARGE_BYTES: Final = CACHE_BYTES_MAX // 8
-# What a plan takes beside its text, and for each character of it; measured.
+# What a plan takes, for each character of its text and for each node of its tree; measured. An
+# INSERT has closures for each value.
 _PLAN_BYTES: Final = 4_096
-_CHARACTER_BYTES: Final = 64
+_CHARACTER_BYTES: Final = 2
+_NODE_BYTES: Final = 600
+_INSERT_NODE_BYTES: Final = 1_400
 _ADDING: Final = (exp.Insert, exp.Update, exp.Merge, exp.Create, exp.Alter)
 _ADDING_WORDS: Final = frozenset({"INGEST", "RESTORE"})
 
@@ -44,8 +47,8 @@ class Planned:
     """A text, planned. `statement` is None for what the session itself does."""
 
     __slots__ = (
-        *("_general", "_right", "adds", "catalog", "needs_transaction", "parsed", "short"),
-        "statement",
+        *("_general", "_names", "_right", "_size_bytes", "adds", "catalog", "needs_transaction"),
+        *("parsed", "short", "statement"),
     )
 
     def __init__(self, parsed: Parsed, catalog: Catalog) -> None:
@@ -60,6 +63,18 @@ class Planned:
         """Whether it adds data, which a nearly full disk refuses."""
         self._general: Statement | None = None
         self._right: Right | None = None
+        self._names: tuple[str, ...] | None = None
+        self._size_bytes = 0
+
+    def is_of(self, catalog: Catalog) -> bool:
+        """Whether it may run with these definitions."""
+        return self.catalog is catalog or self.statement is None
+
+    def look_through(self) -> None:
+        """Find out all that takes a walk through the whole tree."""
+        _ = self.size_bytes
+        if self.right != "read":
+            _ = self.names
 
     @property
     def right(self) -> Right:
@@ -67,6 +82,23 @@ class Planned:
         if self._right is None:
             self._right = right_of(self.parsed)
         return self._right
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """The tables that it names, or more."""
+        if self._names is None:
+            self._names = tuple(named_in(self.parsed))
+        return self._names
+
+    @property
+    def size_bytes(self) -> int:
+        """About how much memory it takes."""
+        if not self._size_bytes:
+            tree = self.parsed.tree
+            each = _INSERT_NODE_BYTES if isinstance(tree, exp.Insert) else _NODE_BYTES
+            nodes = 0 if tree is None else sum(1 for _ in tree.walk())
+            self._size_bytes = _PLAN_BYTES + _CHARACTER_BYTES * len(self.parsed.text) + each * nodes
+        return self._size_bytes
 
     def general(self) -> Statement:
         """The plan for values that the quick one cannot take."""
@@ -90,31 +122,20 @@ class Plans:
             return large[1]
         return self._known.get(text)
 
-    def plan(self, text: str, catalog: Catalog) -> Planned:
-        """The plan of a text. Raises what parsing and planning raise."""
-        found = self.known(text)
-        if found is not None and (found.catalog is catalog or found.statement is None):
-            return found
-        planned = Planned(parse(text) if found is None else found.parsed, catalog)
-        self.keep(text, planned)
-        return planned
-
-    def keep(self, text: str, planned: Planned) -> None:
-        """Keep a plan that was made elsewhere."""
-        if _size_bytes(text) > _LARGE_BYTES:
+    def keep(self, planned: Planned) -> None:
+        """Keep a plan, in place of an older one of its text."""
+        text, size_bytes = planned.parsed.text, planned.size_bytes
+        if size_bytes > CACHE_BYTES_MAX:
+            return
+        if size_bytes > _LARGE_BYTES:
             self._large = text, planned
             return
         if text not in self._known:
-            self._size_bytes += _size_bytes(text)
+            self._size_bytes += size_bytes
             while self._known and self._size_bytes > CACHE_BYTES_MAX:
                 oldest = next(iter(self._known))
-                del self._known[oldest]
-                self._size_bytes -= _size_bytes(oldest)
+                self._size_bytes -= self._known.pop(oldest).size_bytes
         self._known[text] = planned
-
-
-def _size_bytes(text: str) -> int:
-    return _PLAN_BYTES + _CHARACTER_BYTES * len(text)
 
 
 def make(parsed: Parsed, catalog: Catalog) -> Statement:
@@ -180,12 +201,6 @@ def _make_definition(parsed: Parsed, catalog: Catalog) -> Statement:
     raise NotSupportedError(f"there is no statement {parsed.word} {kind}".rstrip())
 
 
-_PLANS: Final["weakref.WeakKeyDictionary[Tablespace, Plans]"] = weakref.WeakKeyDictionary()
-
-
 def plans_of(space: "Tablespace") -> Plans:
     """Those of a tablespace, the same for all its sessions."""
-    found = _PLANS.get(space)
-    if found is None:
-        found = _PLANS[space] = Plans()
-    return found
+    return space.attached(Plans, Plans)

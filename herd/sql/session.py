@@ -11,9 +11,11 @@ Invariants:
 
 import asyncio
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
 from engine.slow import SLOW, waited_longest
+from herd.catalog import Catalog
 from herd.errors import (
     AccessDenied,
     Deadlock,
@@ -83,11 +85,16 @@ class Session:
         clients_of(space).enter(self)
         builds_of(space)
 
-    def execute(self, text: str, parameters: Parameters = ()) -> Awaitable[Result]:
-        """Run one statement; await the result. Raises what is in `herd.errors`, now or then."""
+    def execute(
+        self, text: str, parameters: Parameters = (), parsed: Parsed | None = None
+    ) -> Awaitable[Result]:
+        """Run one statement; await the result. Raises what is in `herd.errors`, now or then.
+
+        `parsed` is what the text says, if somebody has read it already.
+        """
         if self.transaction is None and self.autocommit and len(text) <= LONG_CHARACTERS:
             try:
-                planned = self.plan(text)
+                planned = self.plan(text, parsed)
                 if planned.adds:
                     self.space.check_room()
                 if planned.short is not None:
@@ -98,14 +105,14 @@ class Session:
             except Exception as error:
                 failure = self._failure(error)
             else:
-                return self._execute(text, parameters)
+                return self._execute(text, parameters, parsed)
             raise failure
-        return self._execute(text, parameters)
+        return self._execute(text, parameters, parsed)
 
-    async def _execute(self, text: str, parameters: Parameters) -> Result:
+    async def _execute(self, text: str, parameters: Parameters, parsed: Parsed | None) -> Result:
         self.running = running = Running(text, self.space.clock.monotonic())
         try:
-            planned = await self._planned(text)
+            planned = await self.planned(text, parsed)
             if planned.adds:
                 self.space.check_room()
             if planned.statement is None:
@@ -131,7 +138,7 @@ class Session:
         """
         self.running = running = Running(text, self.space.clock.monotonic())
         try:
-            planned = await self._planned(text)
+            planned = await self.planned(text)
             if planned.adds:
                 self.space.check_room()
             if planned.statement is None or planned.statement.kind not in _FOR_MANY:
@@ -226,37 +233,51 @@ class Session:
         await self.rollback()
         clients_of(self.space).leave(self)
 
-    def plan(self, text: str) -> Planned:
-        """How a statement would run now. Raises what is wrong with it, and `AccessDenied`."""
-        transaction = self.transaction
-        catalog = self.space.catalog if transaction is None else transaction.catalog
-        planned = self._plans.plan(text, catalog)
-        if self.permits is not None:
-            self.permits.check(planned)
-        return planned
+    def plan(self, text: str, parsed: Parsed | None = None) -> Planned:
+        """How a short statement would run now. Raises what is wrong with it, and `AccessDenied`."""
+        known, catalog = self._plans.known(text), self._catalog
+        if known is not None and known.is_of(catalog):
+            self._check(known)
+            return known
+        if known is not None:
+            parsed = known.parsed
+        return self._kept(Planned(parse(text) if parsed is None else parsed, catalog))
 
-    async def know(self, parsed: Parsed) -> None:
-        """Plan what was read already, so that its text is not read again. Raises as `plan`."""
-        if self._plans.known(parsed.text) is None:
-            await self._keep(parsed.text, lambda: parsed)
+    async def planned(
+        self, text: str, parsed: Parsed | None = None, catalog: Catalog | None = None
+    ) -> Planned:
+        """The same of any statement, now or with other definitions.
 
-    async def _planned(self, text: str) -> Planned:
-        """The same; a long text is read in a worker's thread, for the loop has other work."""
-        if len(text) > LONG_CHARACTERS and self._plans.known(text) is None:
-            await self._keep(text, lambda: parse(text))
-        return self.plan(text)
-
-    async def _keep(self, text: str, read: Callable[[], Parsed]) -> None:
-        transaction = self.transaction
-        catalog = self.space.catalog if transaction is None else transaction.catalog
+        A long text is read and planned in a worker's thread, for the loop has other work: when that
+        has ended, the definitions may have changed.
+        """
+        known, catalog = self._plans.known(text), catalog or self._catalog
+        if known is not None and known.is_of(catalog):
+            self._check(known)
+            return known
+        if known is not None:
+            parsed = known.parsed
         if len(text) > LONG_CHARACTERS:
             user = "" if self.permits is None else self.permits.user
-            planned = await read_long(
-                self.query.workers, lambda: _whole(Planned(read(), catalog)), user
-            )
-        else:
-            planned = Planned(read(), catalog)
-        self._plans.keep(text, planned)
+            made = partial(_planned_whole, text, parsed, catalog)
+            return self._kept(await read_long(self.query.workers, made, user))
+        return self._kept(Planned(parse(text) if parsed is None else parsed, catalog))
+
+    @property
+    def _catalog(self) -> Catalog:
+        """The definitions that a statement sees now."""
+        transaction = self.transaction
+        return self.space.catalog if transaction is None else transaction.catalog
+
+    def _check(self, planned: Planned) -> None:
+        if self.permits is not None:
+            self.permits.check(planned)
+
+    def _kept(self, planned: Planned) -> Planned:
+        """A new plan, which is kept if it may run."""
+        self._check(planned)
+        self._plans.keep(planned)
+        return planned
 
     # Running
 
@@ -272,6 +293,9 @@ class Session:
     async def _alone(self, planned: Planned, run: "Run") -> Result:
         """A statement that is its own transaction."""
         for _ in range(_ATTEMPTS_MAX):
+            if not planned.is_of(self.space.catalog):
+                planned = await self.planned(planned.parsed.text, planned.parsed)
+                continue
             if not planned.needs_transaction:
                 return await run(planned, self._work(None))
             transaction = self.space.begin()
@@ -281,7 +305,7 @@ class Session:
                 await self._commit(transaction)
                 return result
             except DefinitionsChanged:
-                planned = self._plans.plan(planned.parsed.text, self.space.catalog)
+                continue
             finally:
                 transaction.rollback()
         raise InternalError("definitions change faster than the statement can be planned")
@@ -295,11 +319,14 @@ class Session:
         for _ in range(_ATTEMPTS_MAX):
             transaction.check()
             transaction.snapshot()
+            if not planned.is_of(transaction.catalog):
+                planned = await self.planned(planned.parsed.text, planned.parsed)
+                continue
             try:
                 with transaction.statement():
                     return await run(planned, self._work(transaction))
             except DefinitionsChanged:
-                planned = self._plans.plan(planned.parsed.text, transaction.catalog)
+                continue
             except Deadlock:
                 transaction.end("it was rolled back to end a deadlock")
                 raise
@@ -345,9 +372,10 @@ def given_of(space: "Tablespace", planned: Planned, parameters: Parameters) -> G
     return (*bind(planned.parsed, parameters), moment_of(space))
 
 
-def _whole(planned: Planned) -> Planned:
-    """A plan with the right that it needs, which takes a walk through the whole tree."""
-    _ = planned.right
+def _planned_whole(text: str, parsed: Parsed | None, catalog: Catalog) -> Planned:
+    """A plan of which nothing has to be found out any more."""
+    planned = Planned(parse(text) if parsed is None else parsed, catalog)
+    planned.look_through()
     return planned
 
 

@@ -13,7 +13,7 @@ from herd.catalog import Catalog
 from herd.errors import NoSuchTable, NotSupportedError, SqlSyntaxError
 from herd.schema import Building, Column, ForeignKey, OnDelete, Table, View
 from herd.sql.fast import DeleteByKey, SelectByKey, UpdateByKey
-from herd.sql.parsing import Parsed, bind, parse
+from herd.sql.parsing import Parsed, bind
 from herd.sql.result import Result, ResultColumn
 from herd.sql.writing import Delete, Update
 from herd.translating import translating
@@ -25,14 +25,12 @@ if TYPE_CHECKING:
 Parameters = Sequence[Any] | Mapping[str, Any]
 
 
-async def run(session: "Session", parsed: Parsed, parameters: Parameters) -> Result:
+async def run(session: "Session", parsed: Parsed) -> Result:
     """Answer one of these statements. Raises `SqlSyntaxError`, `NoSuchTable`."""
     pieces = parsed.pieces
     words = [piece.upper() for piece in pieces]
     transaction = session.transaction
     catalog = session.space.catalog if transaction is None else transaction.catalog
-    if parsed.word == "EXPLAIN":
-        return await _explain(session, parsed, parameters)
     if parsed.word in ("DESCRIBE", "DESC") and len(pieces) == 2:
         return _describe(catalog, pieces[1])
     if words == ["SHOW", "CHECKPOINTS"]:
@@ -225,22 +223,22 @@ def _foreign_key_text(table: Table, key: ForeignKey, catalog: Catalog) -> str:
 # EXPLAIN
 
 
-async def _explain(session: "Session", parsed: Parsed, parameters: Parameters) -> Result:
-    inner = parse(parsed.rest(1))
+async def explain(session: "Session", parsed: Parsed, parameters: Parameters) -> Result:
+    """How a statement would run. Raises as to plan it does, `NotSupportedError`."""
+    planned = await session.planned(parsed.rest(1))
+    inner, statement = planned.parsed, planned.statement
     if inner.tree is None:
         raise NotSupportedError(f"EXPLAIN {inner.word}")
-    planned = session.plan(parsed.rest(1))
-    statement = planned.statement
     if isinstance(statement, SelectByKey | UpdateByKey | DeleteByKey):
         verb = {"SELECT": "reads", "UPDATE": "changes", "DELETE": "removes"}[statement.kind]
         text = f"{verb} one row of {statement.table.name} by its primary key"
     elif inner.word in ("SELECT", "WITH", "VALUES", "FROM"):
-        given = bind(planned.parsed, parameters)
+        given = bind(inner, parameters)
         text = await session.query.explain(inner.tree, given, session.transaction)
     else:
         kind = statement.kind if statement else inner.word
         text = f"{kind} in rows found by a query, one by one locked"
     if isinstance(statement, Update | Delete):
-        query = statement.target.query(bind(planned.parsed, parameters))
+        query = statement.target.query(bind(inner, parameters))
         text += f"\n{await session.query.explain(query, (), session.transaction)}"
     return _texts("EXPLAIN", ["plan"], [(line,) for line in text.splitlines()])

@@ -8,7 +8,9 @@ Invariants:
 - An unknown name and a wrong password take the same steps and get the same message.
 - A password that was right is not hashed again as long as the user's verifier is the same: the
   hash is slow on purpose, and HTTP clients send the password with each request. What is kept of it
-  is a digest under a key of this process.
+  is a digest under a key of this process, until nobody has shown it for `PROVED_S`.
+- A password is judged by the row of the user who is let in: who is removed and added again under
+  the same name is another user, whatever is known of the one before.
 """
 
 import asyncio
@@ -25,13 +27,14 @@ from engine.access.tokens import SESSION, SESSION_MS, Claims, Keys, is_signed, s
 from engine.errors import AccessRefused, InvalidRequest, MetadataUnavailable, Unavailable
 from engine.expiry import is_over
 from engine.ports.clock import Clock
-from herdbook.access.rows import TOKEN_ID_CHARACTERS, TOKEN_MARK, UserRows, digest_of
+from herdbook.access.rows import TOKEN_ID_CHARACTERS, TOKEN_MARK, User, UserRows, digest_of
 
 T = TypeVar("T")
 FRESH_S: Final = 2.0
 STALE_S: Final = 60.0
 PATIENCE_S: Final = 0.5
 WAIT_S: Final = 8.0
+PROVED_S: Final = 600.0
 _KEPT_MAX: Final = 10_000
 _NOBODY_BYTES: Final = 32
 _TOKEN_REFUSED: Final = "the token is not one of this store, or has expired"
@@ -52,6 +55,15 @@ class _Looking(NamedTuple):
     begun_s: float
 
 
+class _Proved(NamedTuple):
+    """A password that was right."""
+
+    verifier: ScramVerifier
+    """What it matched."""
+    digest: bytes
+    shown_s: float
+
+
 class StoreAuthenticator:
     """An `engine.access.port.Authenticator` over the rows of users."""
 
@@ -66,8 +78,8 @@ class StoreAuthenticator:
         self._kept: dict[Hashable, tuple[float, Any]] = {}
         self._asking: dict[Hashable, _Looking] = {}
         self._own_key = own_key()
-        self._proved: dict[str, tuple[ScramVerifier, bytes]] = {}
-        """For each user name, the verifier that matched and a digest of the password."""
+        self._proved: dict[str, _Proved] = {}
+        """By user name; who has shown theirs last comes last."""
 
     async def anonymous(self) -> Principal:
         """See `Authenticator`."""
@@ -79,16 +91,12 @@ class StoreAuthenticator:
         """See `Authenticator`."""
         verifier = await self.scram(user)
         digest = hmac.digest(self._own_key, password.encode(errors="surrogatepass"), "sha256")
-        name = _name_of(user)
-        proved, proved_digest = self._proved.get(name, (None, b""))
-        if proved != verifier or not hmac.compare_digest(proved_digest, digest):
+        if not self._has_proved(_name_of(user), verifier, digest):
             if not await self._threads.run(partial(verifier.fits, password)):
                 raise AccessRefused(NOT_PROVED)
-            self._proved.pop(name, None)
-            while len(self._proved) >= _KEPT_MAX:
-                del self._proved[next(iter(self._proved))]
-            self._proved[name] = verifier, digest
-        return await self.principal(user)
+        found = await self.principal(user, verifier)
+        self._keep_proved(found.name, _Proved(verifier, digest, self._clock.monotonic()))
+        return found
 
     async def token(self, token: str) -> Principal:
         """See `Authenticator`."""
@@ -114,24 +122,42 @@ class StoreAuthenticator:
     async def scram(self, user: str) -> ScramVerifier:
         """See `Authenticator`."""
         name = _name_of(user)
-        found = await self._lately(("user", name), lambda: self.rows.find(name))
+        found = await self._user(name)
         if found is None or not found.verifier:
             return ScramVerifier.of_nobody(name, self._nobody)
         return ScramVerifier.parse(found.verifier)
 
-    async def principal(self, user: str) -> Principal:
+    async def principal(self, user: str, proved: ScramVerifier | None = None) -> Principal:
         """See `Authenticator`."""
-        name = _name_of(user)
-        found = await self._lately(("principal", name), lambda: self.rows.principal(name))
-        if found is None:
+        found = await self._user(_name_of(user))
+        if found is None or (proved is not None and str(proved) != found.verifier):
             raise AccessRefused(NOT_PROVED)
-        return found
+        return found.principal
 
-    async def session(self, user: str) -> str:
+    async def session(self, user: str, proved: ScramVerifier | None = None) -> str:
         """See `Authenticator`."""
         expires_ms = self._clock.wall_ms() + SESSION_MS
-        known = await self.principal(user)
+        known = await self.principal(user, proved)
         return sign(Claims(SESSION, known.name, expires_ms, (), known.made_ms), self._keys()[0])
+
+    async def _user(self, name: str) -> User | None:
+        return await self._lately(("user", name), lambda: self.rows.user(name))
+
+    def _has_proved(self, name: str, verifier: ScramVerifier, digest: bytes) -> bool:
+        """Whether a password was right, by the verifier that is the user's now."""
+        oldest_s = self._clock.monotonic() - PROVED_S
+        while self._proved and next(iter(self._proved.values())).shown_s < oldest_s:
+            del self._proved[next(iter(self._proved))]
+        kept = self._proved.get(name)
+        if kept is None or kept.verifier != verifier:
+            return False
+        return hmac.compare_digest(kept.digest, digest)
+
+    def _keep_proved(self, name: str, proved: _Proved) -> None:
+        self._proved.pop(name, None)
+        while len(self._proved) >= _KEPT_MAX:
+            del self._proved[next(iter(self._proved))]
+        self._proved[name] = proved
 
     async def _lately(self, what: Hashable, ask: Callable[[], Coroutine[Any, Any, T]]) -> T:
         """A cached answer, looked up again if it is old.

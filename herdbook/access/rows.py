@@ -115,6 +115,13 @@ class Known(NamedTuple):
     made_ms: int
 
 
+class User(NamedTuple):
+    """A user with their grants: what judges their password and what they may, of one row."""
+
+    verifier: str
+    principal: Principal
+
+
 class UserRows:
     """The rows. Every method raises `MetadataUnavailable` where they cannot be reached."""
 
@@ -137,12 +144,12 @@ class UserRows:
         rows = await self._scan(_GRANTS, prefix=(name,))
         return tuple(Grant(row["kind"], row["name"], row["level"]) for row in rows)
 
-    async def principal(self, name: str) -> Principal | None:
-        """A user with their grants."""
-        known = await self.find(name)
+    async def user(self, name: str) -> User | None:
+        """A user with their grants. It takes as long for a name that nobody has."""
+        known, grants = await self.find(name), await self.grants(name)
         if known is None:
             return None
-        return Principal(known.name, known.admin, await self.grants(name), known.made_ms)
+        return User(known.verifier, Principal(known.name, known.admin, grants, known.made_ms))
 
     async def token(self, token_id: str) -> Token | None:
         """A token by its id."""

@@ -56,11 +56,11 @@ class FileUsers:
         """See `Authenticator`."""
         raise AccessRefused("users of a file can log in only over HTTP")
 
-    async def principal(self, user: str) -> Principal:
+    async def principal(self, user: str, proved: ScramVerifier | None = None) -> Principal:
         """See `Authenticator`."""
         raise AccessRefused("users of a file have no sessions")
 
-    async def session(self, user: str) -> str:
+    async def session(self, user: str, proved: ScramVerifier | None = None) -> str:
         """See `Authenticator`."""
         raise AccessRefused("users of a file have no sessions")
 

@@ -147,9 +147,11 @@ async def query(house: House, ask: Ask) -> Told:
     session = await session_in(house, ask.path["name"], ask.who)
     try:
         async with asyncio.timeout(asked.timeout_ms / 1000) as late, _waited_for(ask.request, late):
+            parsed = said.parsed
             if isinstance(session, Session):
-                await session.know(said.parsed)
-            result = await session.execute(said.parsed.text, asked.parameters)
+                result = await session.execute(parsed.text, asked.parameters, parsed)
+            else:
+                result = await session.execute(parsed.text, asked.parameters)
     except TimeoutError:
         raise _late(asked.timeout_ms, said.reads) from None
     finally:

@@ -192,9 +192,9 @@ class Fort:
                 assert grant is not None
                 await rows.grant(user, Grant(kind, *grant))
             self.tokens[user] = await rows.make_token(user)
-            principal = await rows.principal(user)
-            assert principal is not None
-            self.read_tokens[user] = signer.sign(principal)
+            known = await rows.user(user)
+            assert known is not None
+            self.read_tokens[user] = signer.sign(known.principal)
         await self._serve_http(rows)
         await self._serve_frames_and_grpc(rows, signer)
         await self._serve_bookie()

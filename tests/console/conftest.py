@@ -53,13 +53,13 @@ class Knows:
         """Nobody proves it that way."""
         raise AccessRefused("by password only")
 
-    async def principal(self, user: str) -> Principal:
+    async def principal(self, user: str, proved: ScramVerifier | None = None) -> Principal:
         """Who that is."""
         if user not in self.people:
             raise AccessRefused("there is no such user")
         return self.people[user]
 
-    async def session(self, user: str) -> str:
+    async def session(self, user: str, proved: ScramVerifier | None = None) -> str:
         """There are no tokens."""
         raise AccessRefused("by password only")
 

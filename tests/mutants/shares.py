@@ -23,20 +23,101 @@ _NEXT: Final = (
 _TOO_MUCH: Final = "test_a_call_that_asks_for_too_much_is_refused_before_anything_is_looked_at"
 _UNKNOWN: Final = "test_answers_that_nobody_takes_count_before_they_are_known"
 
+_LONG_TESTS: Final = "herd/sql/test_long_statements.py"
+
 SHARES_MUTANTS: Final = (
     Mutant(
         "a-plan-of-a-long-text-takes-the-place-of-all-others",
         "no plan is dropped for one of a long text",
         "herd/sql/planning.py",
-        "if _size_bytes(text) > _LARGE_BYTES:",
+        "if size_bytes > _LARGE_BYTES:",
         "if False:",
         by_test("herd/sql/test_plans.py", "test_no_plan_goes_for_one_of_a_long_text"),
+    ),
+    Mutant(
+        "a-plan-of-any-size-is-kept",
+        "a plan that alone takes more than all may is not kept",
+        "herd/sql/planning.py",
+        "if size_bytes > CACHE_BYTES_MAX:",
+        "if False:",
+        by_test(
+            "herd/sql/test_plans.py", "test_a_plan_that_alone_takes_more_than_all_may_is_not_kept"
+        ),
+    ),
+    Mutant(
+        "what-is-denied-is-kept",
+        "the plan of a statement that is denied is not kept",
+        "herd/sql/session.py",
+        "        self._check(planned)\n        self._plans.keep(planned)\n",
+        "        self._plans.keep(planned)\n        self._check(planned)\n",
+        by_test(
+            "herd/sql/test_plans.py", "test_the_plan_of_a_statement_that_is_denied_is_not_kept"
+        ),
+    ),
+    Mutant(
+        "long-statements-are-planned-on-the-loop",
+        "a long statement is read and planned in a worker's thread",
+        "herd/sql/session.py",
+        "        if len(text) > LONG_CHARACTERS:\n            user =",
+        "        if not text:\n            user =",
+        by_test(_LONG_TESTS, "test_a_follower_reads_and_plans_a_long_statement_once_in_a_worker"),
+    ),
+    Mutant(
+        "a-statement-that-waited-is-read-again",
+        "a statement that waited while definitions changed is planned again, not read again",
+        "herd/sql/session.py",
+        "            if not planned.is_of(self.space.catalog):\n"
+        "                planned = await self.planned(planned.parsed.text, planned.parsed)\n",
+        "            if not planned.is_of(self.space.catalog):\n"
+        "                planned = await self.planned(planned.parsed.text)\n",
+        by_test(
+            _LONG_TESTS,
+            "test_a_long_statement_that_waited_while_definitions_changed_is_not_read_again",
+        ),
+    ),
+    Mutant(
+        "control-statements-of-any-length",
+        "the words of a long control statement are not looked at",
+        "herd/sql/parsing.py",
+        'if len(text) > _CONTROL_CHARACTERS_MAX and word != "EXPLAIN":',
+        "if False:",
+        by_test(_LONG_TESTS, "test_the_words_of_a_long_control_statement_are_not_looked_at"),
+    ),
+    Mutant(
+        "a-quoted-name-decides-what-an-insert-is",
+        "a quick count refuses no statement that is allowed",
+        "herd/sql/long_lists.py",
+        r'"|\"[^\"]*\"|`[^`]*`|;',
+        r'"|;',
+        by_test(_LONG_TESTS, "test_a_quick_count_refuses_no_statement_that_is_allowed"),
+    ),
+    Mutant(
+        "what-stands-between-constants-is-kept",
+        "a long list is its constants alone",
+        "herd/sql/long_lists.py",
+        'text = "".join([self._find_sql(token, token) for token in constants])',
+        "text = self._find_sql(constants[0], constants[-1])",
+        by_test(
+            _LONG_TESTS,
+            "test_what_stands_between_constants_means_the_same_in_short_and_long_lists",
+        ),
+    ),
+    Mutant(
+        "a-proof-counts-for-whoever-has-the-name",
+        "a password is judged by the row of the user who is let in",
+        "herdbook/access/authenticator.py",
+        "if found is None or (proved is not None and str(proved) != found.verifier):",
+        "if found is None:",
+        by_test(
+            "herdbook/access/test_users.py",
+            "test_a_password_that_is_judged_while_the_user_gets_another_one_is_refused",
+        ),
     ),
     Mutant(
         "a-search-goes-through-a-long-text",
         "no single search keeps the interpreter for a long text",
         "herd/sql/long_lists.py",
-        r"(?P<rest>(?:[\s,.)?\d]{1,64}|-(?!-)){1,64}|\w[\w$.]*|.)",
+        r"(?P<rest>(?:[\s,.)?\d]{1,64}|-(?!-)|(?<=\d)_|(?<=[\d.])e[+-]?\d+){1,64}|\w[\w$.]*|.)",
         r"(?P<rest>;;)",
         by_test(
             "herd/sql/test_long_statements.py", "test_no_single_search_goes_through_a_long_text"
@@ -57,8 +138,8 @@ SHARES_MUTANTS: Final = (
         "a-password-that-was-right-stays-right",
         "a password is hashed again when the user has another one",
         "herdbook/access/authenticator.py",
-        "if proved != verifier or not",
-        "if not",
+        "if kept is None or kept.verifier != verifier:",
+        "if kept is None:",
         by_test(
             "herdbook/access/test_users.py",
             "test_a_right_password_is_hashed_once_and_again_when_the_user_has_another",

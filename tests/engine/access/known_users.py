@@ -28,6 +28,10 @@ class KnownUsers:
         self._clock = clock or SystemClock()
         self._verifiers = {each.name: verifier(f"{each.name}'s word") for each in users}
 
+    def give_password(self, user: str, password: str) -> None:
+        """Give a user another password."""
+        self._verifiers[user] = verifier(password)
+
     async def anonymous(self) -> Principal:
         """See `Authenticator`."""
         self._ask("anonymous")
@@ -52,17 +56,17 @@ class KnownUsers:
         self._ask(f"scram {user}")
         return self._verifiers.get(user) or ScramVerifier.of_nobody(user, KEY, ITERATIONS_MIN)
 
-    async def principal(self, user: str) -> Principal:
+    async def principal(self, user: str, proved: ScramVerifier | None = None) -> Principal:
         """See `Authenticator`."""
         self._ask(f"principal {user}")
-        if user not in self.users:
+        if user not in self.users or (proved and proved != self._verifiers[user]):
             raise AccessRefused(NOT_PROVED)
         return self.users[user]
 
-    async def session(self, user: str) -> str:
+    async def session(self, user: str, proved: ScramVerifier | None = None) -> str:
         """See `Authenticator`."""
         expires_ms = self._clock.wall_ms() + SESSION_MS
-        return sign(Claims(SESSION, (await self.principal(user)).name, expires_ms), KEY)
+        return sign(Claims(SESSION, (await self.principal(user, proved)).name, expires_ms), KEY)
 
     def _ask(self, what: str) -> None:
         self.asked.append(what)

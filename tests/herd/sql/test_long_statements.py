@@ -3,6 +3,8 @@
 import asyncio
 import gc
 import sys
+import threading
+from collections.abc import Iterator
 from itertools import pairwise
 from types import FrameType
 
@@ -11,13 +13,21 @@ from sqlglot.tokenizer_core import Token
 
 from engine.access.principal import Grant, Principal
 from engine.slow import SLOW
-from herd.errors import Error, SqlSyntaxError, TooLarge
+from herd.errors import (
+    AccessDenied,
+    CheckViolation,
+    Error,
+    ProgrammingError,
+    SqlSyntaxError,
+    TooLarge,
+)
+from herd.nodes.following import FollowerSession
 from herd.settings import HerdSettings
-from herd.sql import long_lists
-from herd.sql.parsing import NAME_CHARACTERS_MAX, _has_long_name, parse
+from herd.sql import long_lists, parsing, planning
+from herd.sql.parsing import NAME_CHARACTERS_MAX, Parsed, _has_long_name, parse
 from herd.sql.session import Session
 from tests.herd.sql.querying import until
-from tests.herd.sql.sessions import asking
+from tests.herd.sql.sessions import Asking, asking, until_waiting
 
 LONG = {
     "columns": ("SELECT ", "id, ", "1 FROM cow"),
@@ -95,6 +105,140 @@ async def _calls_on_loop(session: Session, text: str) -> int:
     return count
 
 
+class Reading:
+    """Which long texts are read and planned, and whether that is on the thread of the loop."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.loop = threading.get_ident()
+        self.read: list[bool] = []
+        self.planned: list[bool] = []
+        read, plan = parsing.parse_tree, planning.make
+
+        def reading(text: str) -> object:
+            if len(text) > parsing.LONG_CHARACTERS:
+                self.read.append(threading.get_ident() == self.loop)
+            return read(text)
+
+        def planned(parsed: Parsed, catalog: object) -> object:
+            if len(parsed.text) > parsing.LONG_CHARACTERS:
+                self.planned.append(threading.get_ident() == self.loop)
+            return plan(parsed, catalog)  # type: ignore[arg-type]
+
+        monkeypatch.setattr(parsing, "parse_tree", reading)
+        monkeypatch.setattr(planning, "make", planned)
+
+    def told(self) -> tuple[list[bool], list[bool]]:
+        """What was read and planned since it was asked last."""
+        told = self.read, self.planned
+        self.read, self.planned = [], []
+        return told
+
+
+@pytest.fixture
+def reading(monkeypatch: pytest.MonkeyPatch) -> Iterator[Reading]:
+    yield Reading(monkeypatch)
+
+
+def listing(*more: int) -> str:
+    """A query with a long list."""
+    numbers = ", ".join(map(str, (*range(1_000), *more)))
+    return f"SELECT id FROM cow WHERE id IN ({numbers})"
+
+
+async def furnished(on: Asking) -> None:
+    await on.run("CREATE TABLE cow (id INT PRIMARY KEY, milk INT)", "INSERT INTO cow VALUES (1, 2)")
+
+
+async def test_a_long_statement_is_explained_by_reading_it_once_in_a_worker(
+    reading: Reading, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def no_words(parsed: Parsed) -> list[str]:
+        raise AssertionError("the words of a long statement are looked at")
+
+    async with asking() as on:
+        await furnished(on)
+        monkeypatch.setattr(Parsed, "pieces", property(no_words))
+        assert "cow" in str(await on.rows("EXPLAIN " + listing()))
+        assert reading.told() == ([False], [False])
+        adding = "EXPLAIN INSERT INTO cow VALUES " + ", ".join(f"({n}, 1)" for n in range(2, 500))
+        assert await on.rows(adding)
+        assert reading.told() == ([False], [False])
+        reader = Principal("eve", grants=(Grant("tablespace", on.space.name, "read"),))
+        with pytest.raises(AccessDenied):
+            await Session(on.space, on.engine, whose=reader).execute(f"{adding}, (500, 1)")
+        assert reading.told() == ([False], [False])
+
+
+async def test_a_follower_reads_and_plans_a_long_statement_once_in_a_worker(
+    reading: Reading,
+) -> None:
+    async with asking() as on:
+        await furnished(on)
+        following = FollowerSession(on.space, on.engine)
+        assert list((await following.execute(listing())).rows) == [(1,)]
+        assert reading.told() == ([False], [False])
+        # Definitions change while it waits for the statement before it on its connection.
+        async with following.turn:
+            waiting = asyncio.ensure_future(following.execute(listing(1_001)))
+            await until(lambda: bool(reading.planned))
+            await on.run("ALTER TABLE cow ADD COLUMN name TEXT")
+            await on.rows(listing(1_002))
+            reading.told()
+        assert list((await waiting).rows) == [(1,)]
+        assert reading.told() == ([], [False])
+
+
+async def test_a_long_statement_is_planned_again_in_a_worker_after_definitions_changed(
+    reading: Reading,
+) -> None:
+    async with asking() as on:
+        await furnished(on)
+        for _ in range(2):
+            await on.rows(listing())
+        assert reading.told() == ([False], [False])
+        await on.run("CREATE TABLE calf (id INT PRIMARY KEY)")
+        assert await on.rows(listing()) == [(1,)]
+        assert reading.told() == ([], [False])
+
+
+@pytest.mark.parametrize("autocommit", [True, False])
+async def test_a_long_statement_that_waited_while_definitions_changed_is_not_read_again(
+    reading: Reading, autocommit: bool
+) -> None:
+    async with asking() as on:
+        await furnished(on)
+        definer, adder = on.another(autocommit=False), on.another(autocommit=autocommit)
+        await definer.execute("ALTER TABLE cow ADD COLUMN name TEXT")
+        rows = ", ".join(f"({n}, 1)" for n in range(2, 1_500))
+        adding = f"INSERT INTO cow (id, milk) VALUES {rows}"
+        waiting = asyncio.ensure_future(adder.execute(adding))
+        await until_waiting(on.space, 1)
+        # Another long statement takes the place of its plan.
+        await on.run(f"EXPLAIN {adding}, (1500, 1)")
+        reading.told()
+        await definer.commit()
+        assert (await waiting).count == 1_498
+        read, planned = reading.told()
+        assert not read and planned and not any(planned)
+
+
+@pytest.mark.parametrize("word", ["BEGIN", "ROLLBACK TO", "SHOW", "CREATE TABLESPACE", "INGEST"])
+async def test_the_words_of_a_long_control_statement_are_not_looked_at(
+    word: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with asking() as on:
+        reader = Principal("eve", grants=(Grant("tablespace", on.space.name, "read"),))
+        session = Session(on.space, on.engine, whose=reader)
+        monkeypatch.setattr(Parsed, "pieces", property(lambda parsed: pytest.fail("looked at")))
+        with pytest.raises(TooLarge):
+            await session.execute(f"{word} " + "a " * 10_000)
+
+
+def test_a_control_statement_may_have_a_long_list_of_nodes() -> None:
+    nodes = ", ".join(f"node-{number:04}.of-a-cluster.example:7000" for number in range(200))
+    assert parse(f"CREATE TABLESPACE farm WITH nodes = '{nodes}'").tree is None
+
+
 @pytest.mark.parametrize("kind", ["a word too many", "too many words", "too deep"])
 def test_an_error_does_not_keep_the_tokens_of_its_statement(kind: str) -> None:
     before, repeated, after = LONG[kind]
@@ -110,7 +254,8 @@ def test_an_error_does_not_keep_the_tokens_of_its_statement(kind: str) -> None:
 
 
 @pytest.mark.parametrize(
-    "repeated", ["1,", "1, ", "- ", "null,", "1e5,", " ", "é ", "$1,", "''", "?,"]
+    "repeated",
+    ["1,", "1, ", "- ", "null,", "1e5,", "1e+20,", "1_0,", " ", "é ", "$1,", "''", "?,", '""'],
 )
 def test_no_single_search_goes_through_a_long_text(repeated: str) -> None:
     # No other thread runs during a search of a regular expression.
@@ -128,3 +273,93 @@ def test_a_name_that_is_too_long_is_found_wherever_it_stands(before: str) -> Non
     assert not _has_long_name(f"{before} {longest[1:]} {before}")
     assert _has_long_name(f"{before} {longest} {before}")
     assert _has_long_name(f"{before} {longest}")
+
+
+@pytest.mark.parametrize("mark", ['"', "`"])
+@pytest.mark.parametrize("part", ["a b ", "(a),", "a'b "])
+def test_a_name_in_quotes_is_too_long_whatever_letters_it_has(mark: str, part: str) -> None:
+    longest = (part * NAME_CHARACTERS_MAX)[:NAME_CHARACTERS_MAX]
+    assert parse(f"SELECT 1 AS {mark}{longest}{mark}").tree is not None
+    with pytest.raises(ProgrammingError, match="a name has"):
+        parse(f"SELECT 1 AS {mark}{longest}b{mark}")
+
+
+ROWS = ", ".join("(1, 1)" for _ in range(20_100))
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        f"INSERT INTO t VALUES {ROWS}",
+        f"-- it's\nINSERT INTO t VALUES {ROWS}",
+        f"/* select app='x' */ INSERT INTO t VALUES {ROWS}",
+        f'INSERT INTO t (a, "select") VALUES {ROWS}',
+        f"INSERT INTO `select` VALUES {ROWS}",
+        f"SELECT 1 FROM t WHERE x IN ({', '.join(['1e+20'] * 20_100)})",
+        f"SELECT 1 FROM t WHERE x IN ({', '.join(['-1.5e-7, 1.e5, 1_0e+3'] * 7_000)})",
+    ],
+    ids=lambda text: text[:40],
+)
+def test_a_quick_count_refuses_no_statement_that_is_allowed(text: str) -> None:
+    assert not long_lists.is_hopeless(text)
+    assert not long_lists.is_hopeless(text.replace("INSERT", "upsert"))
+    assert not long_lists.has_too_many_words(parsing._DIALECT.tokenize(text))
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "SELECT " + "a," * 20_100 + "1",
+        'SELECT "values",' + "a," * 20_100 + "1",
+        "SELECT '" + "' + '" * 20_100 + "'",
+        f"INSERT INTO t SELECT * FROM (VALUES {ROWS})",
+        "INSERT INTO t VALUES (" + "a," * 100_100 + "1)",
+    ],
+    ids=lambda text: text[:40],
+)
+def test_a_quick_count_refuses_what_has_too_many_words(text: str) -> None:
+    assert long_lists.is_hopeless(text)
+
+
+@pytest.mark.parametrize("count", [400, 600])
+async def test_a_definition_may_have_a_list_of_any_number_of_constants(count: int) -> None:
+    numbers = ", ".join(map(str, range(count)))
+    async with asking() as on:
+        await on.run(
+            f"CREATE TABLE cow (id INT PRIMARY KEY, milk INT, CHECK (milk IN ({numbers})))",
+            "INSERT INTO cow VALUES (1, 5)",
+            f"ALTER TABLE cow ADD CONSTRAINT known CHECK (id IN ({numbers}, -1))",
+            f"ALTER TABLE cow ADD COLUMN old BOOLEAN DEFAULT (5 IN ({numbers}))",
+            "INSERT INTO cow (id, milk) VALUES (2, NULL)",
+            "UPDATE cow SET milk = 6 WHERE id = 1",
+        )
+        for wrong in ("(3, 5000)", "(5000, 5)"):
+            error = await on.error(f"INSERT INTO cow (id, milk) VALUES {wrong}")
+            assert isinstance(error, CheckViolation)
+        rows = await on.rows("SELECT * FROM cow ORDER BY id")
+        assert rows == [(1, 6, True), (2, None, True)]
+        text = (await on.rows("SHOW CREATE TABLE cow"))[0][1]
+        await on.run("DROP TABLE cow", text)
+
+
+async def test_a_definition_has_no_more_constants_than_other_statements_have_words() -> None:
+    numbers = ", ".join(map(str, range(20_000)))
+    async with asking() as on:
+        error = await on.error(f"CREATE TABLE cow (id INT PRIMARY KEY CHECK (id IN ({numbers})))")
+        assert isinstance(error, TooLarge)
+
+
+@pytest.mark.parametrize("count", [3, 600])
+@pytest.mark.parametrize(
+    "between", ["/* ' */", "--'\n", "{# ' #}", "\u00a0/*'*/\u00a0", "/* /* 7, */ */", "1e0,"]
+)
+async def test_what_stands_between_constants_means_the_same_in_short_and_long_lists(
+    count: int, between: str
+) -> None:
+    numbers = ", ".join(map(str, range(1, count)))
+    async with asking() as on:
+        await furnished(on)
+        query = f"SELECT id FROM cow WHERE id IN ('0', {between} 5, {between} {numbers}, 'it''s')"
+        error = await on.error(query)
+        assert "it's" in error.message
+        assert await on.rows(query.replace(", 'it''s'", "")) == [(1,)]

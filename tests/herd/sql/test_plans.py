@@ -1,11 +1,18 @@
 """The plans of a tablespace, as they are kept by text."""
 
+import gc
+import tracemalloc
+
 import pytest
 
+from engine.access.principal import Grant, Principal
 from herd.catalog import Catalog
+from herd.errors import AccessDenied
 from herd.schema import Counters
 from herd.sql.parsing import parse
-from herd.sql.planning import CACHE_BYTES_MAX, Planned, Plans
+from herd.sql.planning import CACHE_BYTES_MAX, Planned, Plans, plans_of
+from herd.sql.session import Session
+from tests.herd.sql.sessions import asking
 
 CATALOG = Catalog({}, {}, Counters())
 
@@ -14,29 +21,88 @@ def planned(text: str) -> Planned:
     return Planned(parse(text), CATALOG)
 
 
-def test_a_plan_is_made_once_for_a_text() -> None:
-    plans = Plans()
-    first = plans.plan("SELECT 1", CATALOG)
-    assert plans.plan("SELECT 1", CATALOG) is first
-    assert plans.known("SELECT 2") is None
+def of_columns(count: int, number: int = 0) -> Planned:
+    """The plan of a query with so many columns."""
+    return planned(f"SELECT {number}{', 1' * count}")
+
+
+async def test_a_plan_is_made_once_for_a_text() -> None:
+    async with asking() as on:
+        first = on.session.plan("SELECT 1")
+        assert on.another().plan("SELECT 1") is first
+        assert plans_of(on.space).known("SELECT 1") is first
+        assert plans_of(on.space).known("SELECT 2") is None
 
 
 def test_the_oldest_plans_go_when_there_are_too_many() -> None:
-    plans, each = Plans(), planned("SELECT 1")
-    texts = [f"SELECT {number}{' ' * 10_000}" for number in range(CACHE_BYTES_MAX // 600_000)]
-    for text in texts:
-        plans.keep(text, each)
-    assert plans.known(texts[0]) is None
-    assert plans.known(texts[-1]) is each
+    plans, first = Plans(), of_columns(4_000)
+    each = [first, *(of_columns(4_000, number) for number in range(1, 20))]
+    assert first.size_bytes * len(each) > CACHE_BYTES_MAX
+    for one in each:
+        plans.keep(one)
+    assert plans.known(each[0].parsed.text) is None
+    assert plans.known(each[-1].parsed.text) is each[-1]
 
 
-@pytest.mark.parametrize("characters", [100_000, 1_000_000])
-def test_no_plan_goes_for_one_of_a_long_text(characters: int) -> None:
-    plans = Plans()
-    short = plans.plan("SELECT 1", CATALOG)
-    for number in range(3):
-        text = f"SELECT {number}{' ' * characters}"
-        plans.keep(text, planned(text))
-        assert plans.known(text) is not None
+def test_no_plan_goes_for_one_of_a_long_text() -> None:
+    plans, short = Plans(), planned("SELECT 1")
+    plans.keep(short)
+    long = [of_columns(9_000, number) for number in range(3)]
+    assert long[0].size_bytes > CACHE_BYTES_MAX // 8
+    for one in long:
+        plans.keep(one)
+        assert plans.known(one.parsed.text) is one
     assert plans.known("SELECT 1") is short
-    assert plans.known(f"SELECT 0{' ' * characters}") is None, "only the newest is kept"
+    assert plans.known(long[0].parsed.text) is None, "only the newest is kept"
+
+
+async def test_a_plan_that_alone_takes_more_than_all_may_is_not_kept() -> None:
+    rows = ", ".join(f"({number}, 1)" for number in range(9_000))
+    async with asking() as on:
+        await on.run("CREATE TABLE cow (id INT PRIMARY KEY, milk INT)")
+        adding = f"INSERT INTO cow VALUES {rows}"
+        assert await on.count(adding) == 9_000
+        assert plans_of(on.space).known(adding) is None
+
+
+@pytest.mark.parametrize("count", [1, 1_000])
+async def test_the_plan_of_a_statement_that_is_denied_is_not_kept(count: int) -> None:
+    rows = ", ".join(f"({number}, 1)" for number in range(count))
+    async with asking() as on:
+        await on.run("CREATE TABLE cow (id INT PRIMARY KEY, milk INT)")
+        reader = Principal("eve", grants=(Grant("tablespace", on.space.name, "read"),))
+        adding = f"INSERT INTO cow VALUES {rows}"
+        with pytest.raises(AccessDenied):
+            await Session(on.space, on.engine, whose=reader).execute(adding)
+        assert plans_of(on.space).known(adding) is None
+        assert await on.count(adding) == count
+        assert plans_of(on.space).known(adding) is not None
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "INSERT INTO cow VALUES " + ", ".join(f"({number}, -1, 'a')" for number in range(1_000)),
+        "SELECT " + ", ".join(["id"] * 2_000) + " FROM cow",
+        "SELECT id FROM cow WHERE " + " OR ".join(["(id = 1 AND milk > 2)"] * 300),
+        "SELECT id FROM cow WHERE id IN (" + ", ".join(["1"] * 20_000) + ")",
+        "UPDATE cow SET milk = CASE " + "WHEN id > 1 THEN 2 " * 400 + "END WHERE milk = 3",
+        f"INSERT INTO cow VALUES (1, 2, '{'a' * 100_000}')",
+    ],
+    ids=lambda text: text[:30],
+)
+async def test_a_plan_takes_about_as_much_as_is_counted(text: str) -> None:
+    async with asking() as on:
+        await on.run("CREATE TABLE cow (id INT PRIMARY KEY, milk INT, name TEXT)")
+        # The first one loads what it needs.
+        Planned(parse(text), on.space.catalog).look_through()
+        gc.collect()
+        tracemalloc.start()
+        try:
+            made = Planned(parse(text), on.space.catalog)
+            made.look_through()
+            gc.collect()
+            taken = tracemalloc.get_traced_memory()[0]
+        finally:
+            tracemalloc.stop()
+        assert taken < 1.2 * made.size_bytes < 4 * taken

@@ -13,6 +13,7 @@ import grpc
 import pytest
 from grpc import aio
 
+from engine.access.scram import ScramVerifier
 from engine.access.signing import ReadSigner
 from engine.access.tokens import READ, SESSION, Claims, sign, verify
 from engine.ports.clock import SystemClock
@@ -170,6 +171,25 @@ async def test_nobody_else_is_greeted(tmp_path: Path, security: Security) -> Non
     async with opened(tmp_path) as house:
         with pytest.raises(AccessDenied):
             await house.channel(security)
+
+
+async def test_a_user_who_becomes_another_one_during_the_login_is_refused(tmp_path: Path) -> None:
+    async with opened(tmp_path) as house:
+        users, scram = house.users, house.users.scram
+
+        async def then_another(user: str) -> ScramVerifier:
+            found = await scram(user)
+            users.give_password(user, "another word")
+            return found
+
+        users.scram = then_another  # type: ignore[method-assign]
+        assert house.grpc is not None
+        with pytest.raises(AccessDenied, match="is wrong"):
+            await house.channel(logged_in("ann"))
+        users.give_password("ann", "ann's word")
+        async with aio.insecure_channel(f"127.0.0.1:{house.grpc.port}") as channel:
+            with pytest.raises(aio.AioRpcError, match="is wrong"):
+                await Credentials(logged_in("ann"), SystemClock()).metadata(channel)
 
 
 async def test_an_unknown_user_and_a_wrong_password_look_the_same(tmp_path: Path) -> None:

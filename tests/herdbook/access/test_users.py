@@ -22,7 +22,7 @@ from engine.ports.clock import SystemClock
 from herd.errors import LeaderUnavailable, ProgrammingError
 from herd.store import AsyncHerd, open_folder
 from herdbook.access.auditing import audit_of
-from herdbook.access.authenticator import FRESH_S, STALE_S, StoreAuthenticator
+from herdbook.access.authenticator import FRESH_S, PROVED_S, STALE_S, StoreAuthenticator
 from herdbook.access.rows import Known, UserRows, UserUnknown
 from herdbook.cli.main import app
 from herdbook.finding import Configuration, LoginTable, read_configuration
@@ -145,6 +145,67 @@ async def test_a_right_password_is_hashed_once_and_again_when_the_user_has_anoth
         clock.added_s += FRESH_S + 1
         with pytest.raises(AccessRefused):
             await known.password("ann", "another word")
+
+
+async def test_an_old_password_lets_nobody_in_as_a_new_user_of_the_name(tmp_path: Path) -> None:
+    async with users(tmp_path) as (rows, known, clock):
+        await rows.add("root", "root's word", admin=True)
+        await rows.add("ann", "ann's word")
+        # What she may and what her password is judged by were looked up at different times.
+        await known.principal("ann")
+        clock.added_s += FRESH_S * 0.9
+        await known.password("ann", "ann's word")
+        await rows.remove("ann")
+        await rows.add("ann", "another word", admin=True)
+        clock.added_s += FRESH_S * 0.2
+        with pytest.raises(AccessRefused):
+            await known.password("ann", "ann's word")
+        assert (await known.password("ann", "another word")).admin
+
+
+@pytest.mark.parametrize("again", ["added", "another password"])
+async def test_a_password_that_is_judged_while_the_user_gets_another_one_is_refused(
+    tmp_path: Path, again: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with users(tmp_path) as (rows, known, clock):
+        await rows.add("root", "root's word", admin=True)
+        await rows.add("ann", "ann's word")
+        door = UserDoor(known, NO_AUDIT, "barn", Guesses(clock))
+        run = known._threads.run
+
+        async def slow(work: Any) -> Any:
+            judged = await run(work)
+            if again == "added":
+                await rows.remove("ann")
+                await rows.add("ann", "another word", admin=True)
+            else:
+                await rows.set_password("ann", "another word")
+            clock.added_s += FRESH_S + 1
+            return judged
+
+        verifier = await door.verifier("ann", "")
+        monkeypatch.setattr(known._threads, "run", slow)
+        with pytest.raises(AccessRefused):
+            await known.password("ann", "ann's word")
+        monkeypatch.setattr(known._threads, "run", run)
+        for letting in (door.by_proof, door.session):
+            with pytest.raises(AccessRefused):
+                await letting("ann", "", verifier)
+        verifier = await door.verifier("ann", "")
+        assert (await door.by_proof("ann", "", verifier)).principal.name == "ann"
+        assert await door.session("ann", "", verifier)
+
+
+async def test_nothing_is_kept_of_a_password_that_nobody_shows_any_more(tmp_path: Path) -> None:
+    async with users(tmp_path) as (rows, known, clock):
+        for name in ("ann", "ben", "cat"):
+            await rows.add(name, f"{name}'s word")
+            await known.password(name, f"{name}'s word")
+        clock.added_s += PROVED_S * 0.6
+        await known.password("ann", "ann's word")
+        clock.added_s += PROVED_S * 0.6
+        await known.password("cat", "cat's word")
+        assert list(known._proved) == ["ann", "cat"]
 
 
 async def test_what_is_revoked_ends_when_the_answer_is_old(tmp_path: Path) -> None:
@@ -343,7 +404,7 @@ async def test_who_was_known_a_while_ago_does_not_wait_for_rows_that_are_slow(
     async with users(tmp_path) as (rows, known, clock), asyncio.timeout(10):
         await rows.add("ann", "ann's word")
         assert not (await known.principal("ann")).admin
-        look, go_on, looks = rows.principal, asyncio.Event(), 0
+        look, go_on, looks = rows.user, asyncio.Event(), 0
 
         async def slow(name: str) -> Any:
             nonlocal looks
@@ -351,7 +412,7 @@ async def test_who_was_known_a_while_ago_does_not_wait_for_rows_that_are_slow(
             await go_on.wait()
             return await look(name)
 
-        rows.principal = slow  # type: ignore[method-assign]
+        rows.user = slow  # type: ignore[method-assign]
         clock.added_s += FRESH_S + 1
         await rows.grant("ann", Grant("bucket", "cows", "read"))
         for _ in range(3):
@@ -376,17 +437,13 @@ async def test_a_login_waits_a_bounded_time_for_rows_that_do_not_answer(
         assert (await known.principal("ann")).name == "ann"
         clock.added_s += STALE_S + 1
         go_on = asyncio.Event()
-        find, look = rows.find, rows.principal
-
-        async def found_late(name: str) -> Any:
-            await go_on.wait()
-            return await find(name)
+        look = rows.user
 
         async def looked_late(name: str) -> Any:
             await go_on.wait()
             return await look(name)
 
-        rows.find, rows.principal = found_late, looked_late  # type: ignore[method-assign]
+        rows.user = looked_late  # type: ignore[method-assign]
         with monkeypatch.context() as soon:
             soon.setattr("herdbook.access.authenticator.WAIT_S", 0.01)
             for ask in (known.password("ann", "ann's word"), known.principal("ann")):
@@ -401,13 +458,13 @@ async def test_who_asks_at_the_same_time_shares_the_answer(tmp_path: Path) -> No
     async with users(tmp_path) as (rows, known, _clock):
         await rows.add("ann", "ann's word")
         looks: list[str] = []
-        look = rows.principal
+        look = rows.user
 
         async def counted(name: str) -> Any:
             looks.append(name)
             return await look(name)
 
-        rows.principal = counted  # type: ignore[method-assign]
+        rows.user = counted  # type: ignore[method-assign]
         await asyncio.gather(*(known.principal("ann") for _ in range(50)))
         assert looks == ["ann"]
 

@@ -60,13 +60,13 @@ class Users:
         """See `Authenticator`."""
         raise AccessRefused("not over HTTP")
 
-    async def principal(self, user: str) -> Principal:
+    async def principal(self, user: str, proved: ScramVerifier | None = None) -> Principal:
         """See `Authenticator`."""
         if user not in self.principals:
             raise AccessRefused("no such user")
         return self.principals[user]
 
-    async def session(self, user: str) -> str:
+    async def session(self, user: str, proved: ScramVerifier | None = None) -> str:
         """See `Authenticator`."""
         raise AccessRefused("not over HTTP")
 
