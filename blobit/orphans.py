@@ -23,7 +23,7 @@ from engine.metadata.ledgers import LedgerMetadata
 from herd.errors import Error
 
 PlaceOf = Callable[[int], Awaitable[str | None]]
-"""The tablespace where a bucket's rows are, by its id; None: it is known that there are none."""
+"""The tablespace that holds a bucket's rows, by bucket id; None: it is known to have no rows."""
 RowsIn = Callable[[str], Awaitable[Rows]]
 """The tables of a tablespace."""
 
@@ -37,10 +37,10 @@ class OrphanScan:
     async def find(
         self, known: Collection[int], place_of: PlaceOf, rows_in: RowsIn, now_ms: int, age_ms: int
     ) -> dict[int, int]:
-        """Ledgers without a row, at least so old, with the ids of the buckets that they name.
+        """Ledgers without a row, at least `age_ms` old, with the ids of the buckets they name.
 
-        Those of `known` have one, or had it just now. A tablespace that does not answer is asked
-        once: it may have thousands of ledgers.
+        Ledgers in `known` have a row, or had one a moment ago. A tablespace that does not answer is
+        asked only once, because it may have thousands of ledgers.
 
         Raises `MetadataUnavailable` of the engine.
         """
@@ -56,7 +56,7 @@ class OrphanScan:
             try:
                 place = await place_of(bucket_id)
             except (Error, MetadataUnavailable, DiskFull):
-                # Of no ledger can be told where its row would be.
+                # The tablespace of a bucket cannot be determined for any ledger now.
                 return found
             if place in silent:
                 continue
@@ -64,7 +64,7 @@ class OrphanScan:
                 if place is None or await _has_no_row(await rows_in(place), ledger_id):
                     found[ledger_id] = bucket_id
             except (Error, MetadataUnavailable, DiskFull):
-                # Whether it has a row cannot be told now.
+                # It is unknown for now whether the ledger has a row.
                 silent.add(place)
         return found
 

@@ -109,7 +109,7 @@ def check_tables(principal: Principal, names: Iterable[str], catalog: "Catalog")
 
 
 def named_in(parsed: "Parsed") -> Iterable[str]:
-    """The tables that a statement names, or more."""
+    """All tables that a statement names, and possibly other names."""
     if parsed.word == "INGEST":
         # Its table is told by the ledger that it names.
         return OF_BUCKETS

@@ -323,14 +323,15 @@ class AsyncHerd:
         """End a tablespace and remove all that it holds, where the folder's tablespaces run.
 
         A drop that failed can be repeated. Cancelling the caller does not cancel it. Raises
-        `ProgrammingError` for one that is not there, `OperationalError` as `tablespace`.
+        `ProgrammingError` if it does not exist, `OperationalError` as `tablespace`.
         """
         if not await self._route.own_or_reach():
             raise OperationalError(
                 f"the tablespaces in {self._folder} are run by {self._route.who()}",
                 hint="DROP TABLESPACE in a session reaches it there",
             )
-        # Half a drop would leave a tablespace running whose files the next use of its name removes.
+        # An unfinished drop would leave a tablespace running while the next use of its name removes
+        # its files.
         dropping = asyncio.create_task(self._drop(name.lower()))
         self._drops.add(dropping)
         dropping.add_done_callback(self._drops.discard)
@@ -355,7 +356,7 @@ class AsyncHerd:
                 await remove_marked(self.client, self.workers, self._folder, name, fact)
 
     async def _remove_left(self) -> None:
-        """Remove what earlier drops left that were cut short."""
+        """Finish earlier drops that were interrupted."""
         for name, fact in (await self._facts()).items():
             if fact.dropped and name not in self._spaces:
                 try:
@@ -365,7 +366,7 @@ class AsyncHerd:
                     _logger.warning("tablespace %s is not removed yet: %s", name, error)
 
     async def _facts(self) -> dict[str, SpaceFact]:
-        """The facts of all tablespaces, also of those that are being dropped, by name."""
+        """The facts of all tablespaces by name, including those that are being dropped."""
         with translating():
             directory = Directory(self.client.store, self.client.rng)
             names = await directory.names()

@@ -381,9 +381,9 @@ class Tablespace:
             watcher()
 
     def attached(self, kind: type[T], make: Callable[[], T]) -> T:
-        """What another module keeps for this replica, one of a kind, made when first asked for.
+        """An object of another module for this replica, one of each kind, made on first use.
 
-        It may refer to the replica: both are freed together.
+        It may refer to the replica; both are freed together.
         """
         found: T | None = self._attached.get(kind)
         if found is None:

@@ -74,7 +74,7 @@ class Door(Protocol):
         ...
 
     async def by_proof(self, user: str, peer: str, proved: ScramVerifier) -> Caller:
-        """A user who has proved their password; `proved` is the verifier that it was judged by."""
+        """A user who has proved their password; `proved` is the verifier used to check it."""
         ...
 
     async def by_token(self, token: str, peer: str) -> Caller:
@@ -90,7 +90,7 @@ class Door(Protocol):
         ...
 
     async def session(self, user: str, peer: str, proved: ScramVerifier) -> str:
-        """A token for who has proved their password, where calls have no connection."""
+        """A token for a user who has proved their password, for calls without a connection."""
         ...
 
     def refused(self, who: str, peer: str, error: EngineError) -> None:

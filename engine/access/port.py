@@ -39,14 +39,15 @@ class Authenticator(Protocol):
     async def principal(self, user: str, proved: "ScramVerifier | None" = None) -> Principal:
         """What a user who has proved it may do now. For sessions, which ask again and again.
 
-        `proved` is what the proof was judged by, of who has just proved it: it has to be the user's
-        still, for a user who is removed and added again is another one.
+        `proved` is the verifier that the proof was checked against, if the user has just proved the
+        password. It must still be the user's verifier: a user who was removed and added again is a
+        different user.
         """
         ...
 
     async def session(self, user: str, proved: "ScramVerifier | None" = None) -> str:
         """A token of a user who has proved it, good for minutes: for doors that ask at each call.
 
-        `token` knows it again, on every node. `proved` as in `principal`.
+        `token` accepts it on every node. `proved` is as in `principal`.
         """
         ...

@@ -229,10 +229,10 @@ class LedgerClient:
         return reader
 
     async def fence_ledger(self, ledger_id: int, *, password: bytes = b"") -> None:
-        """Have nothing acknowledged in a ledger any more, whoever writes it, before it is deleted.
+        """Fence a ledger before it is deleted: no writer gets anything acknowledged any more.
 
-        Where it ends is not decided, so this succeeds on full or damaged bookies, where opening the
-        ledger would not. Raises as `open_ledger`.
+        The end of the ledger is not determined, so this succeeds on full or damaged bookies, where
+        opening the ledger would fail. Raises the same errors as `open_ledger`.
         """
         context, held = await self._held(ledger_id, password)
         if not held.metadata.closed:

@@ -64,9 +64,9 @@ async def recover(context: LedgerContext, held: Held) -> Held:
 
 
 async def fence(context: LedgerContext, held: Held) -> None:
-    """Have nothing acknowledged in a ledger any more; where it ends stays undecided.
+    """Fence a ledger so that nothing more is acknowledged; its end stays undecided.
 
-    This works with full and with damaged bookies, too. Raises as `recover` does.
+    This also works if bookies are full or damaged. Raises the same errors as `recover`.
     """
     held = await context.ledgers.update(held, _to_recovery)
     if not held.metadata.closed:

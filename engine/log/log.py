@@ -205,9 +205,9 @@ class ReplicatedLog:
         """End the log for good; returns the epoch before which all that is left of it is garbage.
 
         Its list stays, without ledgers: the next log of this name goes on from that epoch.
-        `still` tells, by a fresh look, whether the log is to go; until it is removed nobody may
-        give its name to another one. Raises `Deposed` where it is not to go, or somebody has begun
-        another epoch meanwhile, and `Unavailable` (call again): the metadata store does not answer,
+        `still` reads again whether the log is to be removed; nobody may give its name to another
+        log before it is removed. Raises `Deposed` if it is not to be removed, or if a newer epoch
+        has begun meanwhile. Raises `Unavailable` (call again) if the metadata store does not answer
         or the last ledger could not be fenced.
         """
         held = await self._lists.read_fresh()
@@ -243,10 +243,10 @@ class ReplicatedLog:
         return reader.last_add_confirmed
 
     async def _fence_last(self, current: LogList) -> None:
-        """Have nothing acknowledged any more in the last listed ledger, which is to be removed.
+        """Fence the last listed ledger, which is to be removed: nothing more is acknowledged in it.
 
-        Its writer may be paused, and its bookies may come back: without a fence they would accept
-        what it writes then.
+        Its writer may be paused, and its bookies may come back. Without a fence they would accept
+        what the writer sends then.
         """
         if not current.listed:
             return
@@ -255,11 +255,11 @@ class ReplicatedLog:
             try:
                 await (await self._client.open_ledger(ledger, recover=True)).close()
             except RecoveryIncomplete:
-                # Bookies are away, full or damaged. A fence is enough: where it ends does not
-                # matter any more.
+                # Bookies are away, full or damaged. A fence is enough, because the end of the
+                # ledger does not matter any more.
                 await self._client.fence_ledger(ledger)
         except NoSuchLedger:
-            # Whoever deleted it has given up what its writer may still append.
+            # Deleting it meant giving up everything that its writer may still append.
             return
         except MetadataUnavailable:
             raise

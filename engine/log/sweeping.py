@@ -21,7 +21,7 @@ _READ_AT_ONCE: Final = 16
 
 
 class Marks(NamedTuple):
-    """What the custom metadata of a ledger say of whoever made it."""
+    """What the custom metadata of a ledger says about its creator."""
 
     owner: bytes
     purpose: str

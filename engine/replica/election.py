@@ -197,10 +197,10 @@ class Holding:
         return not self.lost.is_set() and self._incarnation.holds()
 
     async def resign(self) -> None:
-        """Let another replica lead at once. If the store does not answer, it is tried again.
+        """Let another replica lead at once. If the store does not answer, this is retried.
 
-        It is tried again, too, if the caller is cancelled: as long as the process lives, nobody
-        else could lead.
+        It is also retried if the caller is cancelled. Otherwise nobody else could lead as long as
+        this process is running.
         """
         self._lose()
         if self._incarnation.over.is_set():

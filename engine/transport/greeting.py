@@ -77,7 +77,7 @@ class LoginGreeting:
         self._scram = ScramServer(new_nonce(), binding)
         self.user = ""
         self.verifier: ScramVerifier
-        """What the proof is judged by, once there is a challenge."""
+        """What the proof is checked against; set by `challenge`."""
 
     def begin(self, first: object) -> str:
         """Read what a HELLO says by `login`; returns the user. Raises as `ScramServer.begin`."""

@@ -2,7 +2,7 @@
 
 Invariants:
 - A failed checkpoint is tried again at its next time; it never ends the term.
-- Checkpoints are taken although an older one cannot be read.
+- Checkpoints are taken even if an older one cannot be read.
 - Nothing is taken of a tablespace in which nothing changed.
 - Staged rows that were forgotten are looked for at the same times.
 """
@@ -43,10 +43,10 @@ async def keep_checkpoints(space: "Tablespace", checkpointer: Checkpointer) -> N
 
 
 async def _swept(space: "Tablespace", checkpointer: Checkpointer, term: int) -> bool:
-    """Sweep. A manifest that is lost does not prevent the checkpoints that will replace it."""
+    """Sweep; returns whether it succeeded. A lost manifest does not prevent new checkpoints."""
     try:
         await checkpointer.sweep(term)
     except (NotFound, CannotRead) as error:
-        _logger.warning("old checkpoints of tablespace %s stay for now: %s", space.name, error)
+        _logger.warning("old checkpoints of tablespace %s are kept for now: %s", space.name, error)
         return False
     return True

@@ -120,7 +120,7 @@ class Checkpointer:
             try:
                 kept = await self.list.add(record, self._keep)
             except Deposed:
-                # Nobody can name it any more, and nobody may be left who sweeps.
+                # It can no longer be listed, and perhaps no later leader will sweep it.
                 await _dropped(self._client, record.locator.ledger_id)
                 raise
             await self._keep_log(kept)
@@ -154,8 +154,9 @@ class Checkpointer:
     async def sweep(self, epoch: int) -> list[int]:
         """Delete ledgers that older terms began and nobody names; returns them.
 
-        Raises `Deposed`, and as `manifest`: what a manifest names is needed. An older leader may
-        still be writing a ledger: it cannot name it any more.
+        Raises `Deposed`, and the errors of `manifest`, because the manifests must be read to know
+        which ledgers they name. An older leader may still be writing a ledger, but it can no longer
+        add it to the list.
         """
         named = await self._named(await self.list.claim(epoch))
         swept = []

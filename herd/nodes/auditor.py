@@ -10,8 +10,8 @@ Invariants:
 - Replicas of a suspended tablespace stay where they are until it runs again.
 - Only time during which it could look counts as absence: after a pause or a lost connection, the
   grace time of absent replicas continues where it was.
-- What was dropped is swept only when no node says that it runs a replica of it. A sweep runs beside
-  the looks, and one that fails is tried again less and less often: one tablespace that cannot be
+- A dropped tablespace is swept only when no node reports a replica of it. A sweep runs in the
+  background, and a failed one is retried with increasing delays: a tablespace that cannot be
   removed delays nothing else.
 """
 
@@ -61,7 +61,7 @@ class SpaceAuditor:
         self._away_s: dict[tuple[str, str], float] = {}
         """How long each replica is away, by tablespace and node."""
         self._sweeps: dict[str, _Sweep] = {}
-        """Of dropped tablespaces, by uuid."""
+        """The removals of dropped tablespaces, by uuid."""
         self._looked_s: float | None = None
         self._loads: dict[str, int] | None = None
         """How many replicas each node should have; None: to be counted again."""
@@ -191,7 +191,7 @@ class SpaceAuditor:
                 del self._sweeps[uuid]
 
     def _sweep(self, name: str, fact: SpaceFact) -> None:
-        """Begin to remove what a dropped tablespace left, once nobody runs it."""
+        """Start to remove what a dropped tablespace left, once no node runs it."""
         nodes = self._outlook.nodes.values()
         if any(one.uuid == fact.uuid for node in nodes for one in node.replicas.values()):
             return
@@ -208,11 +208,11 @@ class SpaceAuditor:
             sweep.failed(self._client.clock.monotonic())
             if str(error) != sweep.reason:
                 sweep.reason = str(error)
-                _logger.warning("tablespace %s is swept later: %s", name, error)
+                _logger.warning("tablespace %s is not removed yet: %s", name, error)
         except Exception:
-            # A defect: the next look must not begin it again at once.
+            # A bug: the next look must not retry it at once.
             sweep.failed(self._client.clock.monotonic())
-            _logger.exception("tablespace %s could not be swept", name)
+            _logger.exception("tablespace %s could not be removed", name)
         else:
             self.spaces_swept += 1
             _logger.warning("tablespace %s is gone, with %d ledgers", name, ledgers)
@@ -228,9 +228,9 @@ class _Sweep:
     not_before_s: float = 0.0
     pause_s: float = _RETRY_S
     reason: str = ""
-    """Why the last try failed."""
+    """Why the last attempt failed."""
 
     def failed(self, now_s: float) -> None:
-        """Wait before the next try, each time longer."""
+        """Wait before the next attempt, longer each time."""
         self.not_before_s = now_s + self.pause_s
         self.pause_s = min(2 * self.pause_s, _RETRY_S_MAX)

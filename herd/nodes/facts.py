@@ -84,7 +84,7 @@ class SpaceFact(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 class ReplicaReport(msgspec.Struct, frozen=True, array_like=True):
-    """What one replica does. `role` is that of the engine, "starting", "catching up", "ending"."""
+    """What one replica does. `role`: the engine's, or "starting", "catching up" or "ending"."""
 
     uuid: str
     role: str

@@ -76,9 +76,9 @@ class FolderSpaces:
 
 
 async def mark_dropped(client: LedgerClient, name: str) -> SpaceFact:
-    """Mark a tablespace that is to go. Raises `ProgrammingError` if it is not there.
+    """Mark a tablespace as dropped. Raises `ProgrammingError` if it does not exist.
 
-    One that is marked already was dropped by somebody who was cut short.
+    If it is marked already, an earlier drop was interrupted.
     """
     directory = Directory(client.store, client.rng)
     found = await directory.get(name)

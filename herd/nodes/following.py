@@ -98,7 +98,7 @@ class FollowerSession(Session):
     async def execute(
         self, text: str, parameters: Parameters = (), parsed: Parsed | None = None
     ) -> Result:
-        """Run one statement. Raises `LeaderUnavailable` for what changes anything."""
+        """Run one statement. Raises `LeaderUnavailable` if it would change anything."""
         planned = await self.planned(text, parsed)
         if planned.statement is None:
             return await control.run(self, planned.parsed, parameters)
@@ -133,7 +133,7 @@ class FollowerSession(Session):
 
     async def _read(self, planned: Planned, parameters: Parameters, reading: Transaction) -> Result:
         if not planned.is_of(reading.catalog):
-            # Those of its position, which stay: it may wait for a worker.
+            # The schema at its position does not change, even if it waits for a worker.
             parsed = planned.parsed
             planned = await self.planned(parsed.text, parsed, reading.catalog)
         statement = planned.statement

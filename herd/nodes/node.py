@@ -106,7 +106,7 @@ class Node:
         """The uuids of suspended tablespaces that have a state here, as of so many changes."""
         self._ending: set[asyncio.Task[None]] = set()
         self._names_ending: dict[str, str] = {}
-        """Of the tablespaces whose replica or state here is being ended, by uuid."""
+        """The names of tablespaces whose replica or state here is being closed, by uuid."""
         self._crowded = self._tidied = self._closed = False
         self._running: asyncio.Task[None] | None = None
         self._end_gauges = self._watched(metrics)
@@ -480,7 +480,7 @@ class Node:
         return space
 
     async def _publish(self) -> None:
-        # A replica that is ending may still write: nothing of its tablespace is removed meanwhile.
+        # A replica that is closing may still write, so its tablespace must not be removed yet.
         ending = self._names_ending.items()
         replicas = {name: ReplicaReport(uuid, ENDING) for uuid, name in ending}
         replicas |= {name: hosted.report for name, hosted in self._hosted.items()}

@@ -29,7 +29,7 @@ Parameters = Sequence[Any] | Mapping[str, Any]
 async def run(session: "Session", parsed: Parsed, parameters: Parameters) -> Result:
     """Do what the words say. Raises `SqlSyntaxError`, `NotSupportedError` and what it meets."""
     if parsed.word == "EXPLAIN":
-        # What it explains may be long: it is read as a statement of its own.
+        # The explained statement may be long, so it is parsed as a statement of its own.
         return await showing.explain(session, parsed, parameters)
     words = [piece.upper() for piece in parsed.pieces]
     do = _DO.get(parsed.word)

@@ -265,7 +265,7 @@ def builds_of(space: "Tablespace") -> Builds:
 
 
 def _continue_all(space: "Tablespace", builds: Builds) -> None:
-    """Go on with what another leader began: beside all other work, told to nobody."""
+    """Continue what another leader began, in the background and without reporting to anybody."""
     for table in space.catalog.tables.values():
         for index in table.indexes:
             name = (table.id, index.number)

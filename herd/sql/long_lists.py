@@ -5,8 +5,8 @@ reads the list once.
 
 Invariants:
 - Only constants are taken together, as they are written; the query engine reads them the same way.
-- A condition of a statement with such a list is evaluated by the query engine alone. One of a
-  definition has its constants read one by one.
+- In a statement, a condition with such a list is evaluated by the query engine alone. In a
+  definition, the constants of the list are parsed one by one.
 """
 
 import re
@@ -28,14 +28,14 @@ _PARTS: Final = re.compile(
     r"|(?P<rest>(?:[\s,.)?\d]{1,64}|-(?!-)|(?<=\d)_|(?<=[\d.])e[+-]?\d+){1,64}|\w[\w$.]*|.)",
     re.IGNORECASE | re.DOTALL,
 )
-"""Texts, brackets, and words as far as they are easily told; names in quotes and comments are some.
+"""Texts, brackets, and words as far as they are easy to recognize; quoted names and comments count.
 
-`rest` is what does not count. It is matched all the same, a piece at a time: a search through a
-long text that finds nothing would keep the interpreter, and so all other users, until its end.
+`rest` does not count. It is matched anyway, one piece at a time: a search that finds nothing in a
+long text would hold the interpreter lock, and so block all other users, until it ends.
 """
 _INSERTS: Final = frozenset({"insert", "upsert", "replace"})
 LONG: Final = 1_000
-"""A list of fewer tokens is read one by one: about 500 constants, for commas count, too."""
+"""A list of fewer tokens is parsed one by one: about 500 constants, as commas count, too."""
 _CONSTANTS: Final = (TokenType.NUMBER, TokenType.STRING, TokenType.NULL)
 
 _OF_ROWS: Final = frozenset(
@@ -80,7 +80,7 @@ def is_hopeless(text: str) -> bool:
 
 
 def _has_rows(text: str) -> bool:
-    """Whether a text begins like an INSERT of values."""
+    """Whether a text begins like an INSERT with VALUES."""
     first = ""
     for part in _PARTS.finditer(text):
         if part.lastgroup != "word":
@@ -174,7 +174,7 @@ class LongLists(DuckDBParser):
         if count < LONG:
             return super()._parse_in(this, alias=alias)
         self._advance()
-        # What stands between them is left out: the query engine reads some of it in another way.
+        # Text between the constants is left out: the query engine parses some of it differently.
         constants = self._tokens[self._index : self._index + count]
         text = "".join([self._find_sql(token, token) for token in constants])
         self._advance(count)

@@ -54,7 +54,7 @@ _LONG_NAME: Final = re.compile(rf"(?<![^\s()',;])[^\s()',;]{{{NAME_CHARACTERS_MA
 """It is tried where a name may begin, and nowhere else: a long text is read once."""
 _SEARCHED_AT_ONCE: Final = 16 * 1024
 _CONTROL_CHARACTERS_MAX: Final = 16 * 1024
-"""The most for a statement whose words are looked at on the event loop: only EXPLAIN is longer."""
+"""The limit for statements split into words on the event loop; EXPLAIN alone may be longer."""
 _END: Final = "herd:end"
 _SEMICOLON: Final = TokenType.SEMICOLON
 _LONG: Final = "herd:long"
@@ -143,7 +143,7 @@ def parse(text: str) -> Parsed:
     is_tablespaces = is_about_a_tablespace(text, start)
     if word in CONTROL or is_tablespaces:
         if len(text) > _CONTROL_CHARACTERS_MAX and word != "EXPLAIN":
-            raise TooLarge(f"such a statement has at most {_CONTROL_CHARACTERS_MAX} characters")
+            raise TooLarge(f"this statement may have at most {_CONTROL_CHARACTERS_MAX} characters")
         return Parsed(text, TABLESPACE if is_tablespaces else word, start=start)
     shown = text
     if word in _UPSERTS:
@@ -186,7 +186,7 @@ def is_long(tree: exp.Expr) -> bool:
 
 def _check_names(text: str, tree: exp.Expr) -> None:
     """Raise `ProgrammingError` for a name that is too long, or no name for people."""
-    # In quotes a name may have any letters: then the names themselves are looked at.
+    # A quoted name may contain any character, so the names themselves must be checked then.
     if not any(mark in text for mark in '\0"`') and not _has_long_name(text):
         return
     for node in tree.find_all(exp.Identifier, exp.Anonymous):
@@ -294,7 +294,7 @@ def parse_expression(text: str) -> exp.Expr:
 
 
 def constants_of(text: str) -> list[exp.Expr]:
-    """The constants of a list that was read as one piece of text. Raises `TooLarge`."""
+    """The constants of a list that was kept as one piece of text. Raises `TooLarge`."""
     found: list[exp.Expr] = parse_expression(f"[{text}]").expressions
     return found
 

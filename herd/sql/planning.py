@@ -2,9 +2,9 @@
 
 Invariants:
 - A plan is of one catalog; with another one the text is planned again, not read again.
-- What is kept is bounded in bytes; what was planned first goes first. Of plans that would take a
-  large part of that only the newest one is kept, and no other plan goes for it. A plan that alone
-  would take more is not kept at all.
+- The cache is bounded in bytes, and the oldest plan is evicted first. Of the plans that would take
+  a large part of the cache, only the newest is kept, in addition to the others. A plan that is
+  larger than the whole cache is not kept.
 - The quickest way that a statement allows is chosen once, when it is planned.
 """
 
@@ -33,8 +33,8 @@ if TYPE_CHECKING:
 
 CACHE_BYTES_MAX: Final = 32 * 1024 * 1024
 _LARGE_BYTES: Final = CACHE_BYTES_MAX // 8
-# What a plan takes, for each character of its text and for each node of its tree; measured. An
-# INSERT has closures for each value.
+# The size of a plan: a base, plus a part for each character of its text and each node of its tree;
+# measured. An INSERT has closures for each value.
 _PLAN_BYTES: Final = 4_096
 _CHARACTER_BYTES: Final = 2
 _NODE_BYTES: Final = 600
@@ -67,11 +67,11 @@ class Planned:
         self._size_bytes = 0
 
     def is_of(self, catalog: Catalog) -> bool:
-        """Whether it may run with these definitions."""
+        """Whether it may run with this catalog."""
         return self.catalog is catalog or self.statement is None
 
     def look_through(self) -> None:
-        """Find out all that takes a walk through the whole tree."""
+        """Compute now everything that requires a walk through the whole tree."""
         _ = self.size_bytes
         if self.right != "read":
             _ = self.names
@@ -85,14 +85,14 @@ class Planned:
 
     @property
     def names(self) -> tuple[str, ...]:
-        """The tables that it names, or more."""
+        """All tables that it names, and possibly other names."""
         if self._names is None:
             self._names = tuple(named_in(self.parsed))
         return self._names
 
     @property
     def size_bytes(self) -> int:
-        """About how much memory it takes."""
+        """Roughly how much memory it takes."""
         if not self._size_bytes:
             tree = self.parsed.tree
             each = _INSERT_NODE_BYTES if isinstance(tree, exp.Insert) else _NODE_BYTES
@@ -123,7 +123,7 @@ class Plans:
         return self._known.get(text)
 
     def keep(self, planned: Planned) -> None:
-        """Keep a plan, in place of an older one of its text."""
+        """Keep a plan and replace an older one of the same text."""
         text, size_bytes = planned.parsed.text, planned.size_bytes
         if size_bytes > CACHE_BYTES_MAX:
             return

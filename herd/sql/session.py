@@ -90,7 +90,7 @@ class Session:
     ) -> Awaitable[Result]:
         """Run one statement; await the result. Raises what is in `herd.errors`, now or then.
 
-        `parsed` is what the text says, if somebody has read it already.
+        `parsed` is the parsed text, if the caller has it already.
         """
         if self.transaction is None and self.autocommit and len(text) <= LONG_CHARACTERS:
             try:
@@ -246,10 +246,10 @@ class Session:
     async def planned(
         self, text: str, parsed: Parsed | None = None, catalog: Catalog | None = None
     ) -> Planned:
-        """The same of any statement, now or with other definitions.
+        """How any statement would run, now or with another catalog. Raises as `plan`.
 
-        A long text is read and planned in a worker's thread, for the loop has other work: when that
-        has ended, the definitions may have changed.
+        A long text is parsed and planned in a worker thread, so as not to block the event loop.
+        When that is done, the catalog may have changed.
         """
         known, catalog = self._plans.known(text), catalog or self._catalog
         if known is not None and known.is_of(catalog):
@@ -265,7 +265,7 @@ class Session:
 
     @property
     def _catalog(self) -> Catalog:
-        """The definitions that a statement sees now."""
+        """The catalog that a statement sees now."""
         transaction = self.transaction
         return self.space.catalog if transaction is None else transaction.catalog
 
@@ -274,7 +274,7 @@ class Session:
             self.permits.check(planned)
 
     def _kept(self, planned: Planned) -> Planned:
-        """A new plan, which is kept if it may run."""
+        """A new plan, which is cached if the user may run it."""
         self._check(planned)
         self._plans.keep(planned)
         return planned
@@ -373,7 +373,7 @@ def given_of(space: "Tablespace", planned: Planned, parameters: Parameters) -> G
 
 
 def _planned_whole(text: str, parsed: Parsed | None, catalog: Catalog) -> Planned:
-    """A plan of which nothing has to be found out any more."""
+    """A plan with everything computed that requires a walk through the tree."""
     planned = Planned(parse(text) if parsed is None else parsed, catalog)
     planned.look_through()
     return planned

@@ -224,7 +224,7 @@ def _foreign_key_text(table: Table, key: ForeignKey, catalog: Catalog) -> str:
 
 
 async def explain(session: "Session", parsed: Parsed, parameters: Parameters) -> Result:
-    """How a statement would run. Raises as to plan it does, `NotSupportedError`."""
+    """How a statement would run. Raises as `Session.planned`, and `NotSupportedError`."""
     planned = await session.planned(parsed.rest(1))
     inner, statement = planned.parsed, planned.statement
     if inner.tree is None:

@@ -7,10 +7,10 @@ Invariants:
   another node leads the tablespace of users.
 - An unknown name and a wrong password take the same steps and get the same message.
 - A password that was right is not hashed again as long as the user's verifier is the same: the
-  hash is slow on purpose, and HTTP clients send the password with each request. What is kept of it
-  is a digest under a key of this process, until nobody has shown it for `PROVED_S`.
-- A password is judged by the row of the user who is let in: who is removed and added again under
-  the same name is another user, whatever is known of the one before.
+  hash is slow on purpose, and HTTP clients send the password with each request. Only a digest under
+  a key of this process is kept, until the password has not been used for `PROVED_S`.
+- A password is checked against the row of the user who logs in. A user who is removed and added
+  again under the same name is a different user, whatever is cached of the former one.
 """
 
 import asyncio
@@ -59,7 +59,7 @@ class _Proved(NamedTuple):
     """A password that was right."""
 
     verifier: ScramVerifier
-    """What it matched."""
+    """The verifier that it matched."""
     digest: bytes
     shown_s: float
 
@@ -79,7 +79,7 @@ class StoreAuthenticator:
         self._asking: dict[Hashable, _Looking] = {}
         self._own_key = own_key()
         self._proved: dict[str, _Proved] = {}
-        """By user name; who has shown theirs last comes last."""
+        """By user name, the most recently used last."""
 
     async def anonymous(self) -> Principal:
         """See `Authenticator`."""
@@ -144,7 +144,7 @@ class StoreAuthenticator:
         return await self._lately(("user", name), lambda: self.rows.user(name))
 
     def _has_proved(self, name: str, verifier: ScramVerifier, digest: bytes) -> bool:
-        """Whether a password was right, by the verifier that is the user's now."""
+        """Whether this password was right before, with the verifier that the user has now."""
         oldest_s = self._clock.monotonic() - PROVED_S
         while self._proved and next(iter(self._proved.values())).shown_s < oldest_s:
             del self._proved[next(iter(self._proved))]

@@ -116,7 +116,7 @@ class Known(NamedTuple):
 
 
 class User(NamedTuple):
-    """A user with their grants: what judges their password and what they may, of one row."""
+    """A user with their grants: the verifier of their password and their rights, from one row."""
 
     verifier: str
     principal: Principal
@@ -145,7 +145,7 @@ class UserRows:
         return tuple(Grant(row["kind"], row["name"], row["level"]) for row in rows)
 
     async def user(self, name: str) -> User | None:
-        """A user with their grants. It takes as long for a name that nobody has."""
+        """A user with their grants. An unknown name takes as long as a known one."""
         known, grants = await self.find(name), await self.grants(name)
         if known is None:
             return None

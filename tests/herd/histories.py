@@ -31,7 +31,7 @@ class Plan:
 
     @property
     def changes(self) -> tuple[Append, ...]:
-        """The appends alone."""
+        """Only the appends."""
         return tuple(Append(name_of(one), value) for one, value in self.steps if value is not None)
 
     @classmethod

@@ -35,18 +35,16 @@ _LEASES: Final = (
         by_test(_LIVENESS_TESTS, "test_the_first_lease_runs_from_before_its_record_was_sent"),
     ),
     Mutant(
-        "a-resignation-ends-with-its-caller",
-        "a leader resigns even if whoever closes it is cancelled",
+        "a-resignation-is-cancelled-with-its-caller",
+        "a leader resigns even if the task that closes it is cancelled",
         _ELECTION,
         "        except asyncio.CancelledError:\n            self._liveness.see_to(self._resign)\n",
         "        except asyncio.CancelledError:\n",
-        by_test(
-            _ELECTION_TESTS, "test_a_resignation_whose_caller_is_cancelled_is_sent_all_the_same"
-        ),
+        by_test(_ELECTION_TESTS, "test_a_resignation_is_still_sent_if_its_caller_is_cancelled"),
     ),
     Mutant(
         "a-leader-answers-after-its-lease-in-the-simulation",
-        "whoever leads many tablespaces answers reads while its lease holds, or after the log did",
+        "a leader of many tablespaces answers reads under its lease or after the log confirms them",
         _ELECTION,
         "return not self.lost.is_set() and self._incarnation.holds()",
         "return not self.lost.is_set()",

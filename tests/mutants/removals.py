@@ -17,9 +17,9 @@ _AGAIN_TESTS: Final = "herd/nodes/test_names_again.py"
 _LOG_TESTS: Final = "engine/log/test_removing.py"
 _REPLICA_TESTS: Final = "engine/replica/test_removed.py"
 _DROPS_TESTS: Final = "herd/nodes/test_drops.py"
-_TRIED: Final = by_test(
+_RETRIED: Final = by_test(
     _DROPS_TESTS,
-    "test_a_removal_that_cannot_end_delays_nothing_else_and_is_tried_less_and_less_often",
+    "test_a_removal_that_keeps_failing_delays_nothing_else_and_backs_off",
 )
 _LATE: Final = by_test(_LOG_TESTS, "test_a_removal_that_is_late_changes_nothing_of_the_next_log")
 _A_TERM: Final = by_test(_LOG_TESTS, "test_a_removal_is_a_term_that_leaves_nothing_but_its_epoch")
@@ -51,60 +51,62 @@ REMOVAL_MUTANTS: Final = (
         "a-removal-goes-on-without-a-fence",
         "a log is not removed before the bookies of its last ledger were fenced",
         _LOG,
-        "        except NoSuchLedger:\n            # Whoever deleted",
-        "        except EngineError:\n            # Whoever deleted",
+        "        except NoSuchLedger:\n            # Deleting it",
+        "        except EngineError:\n            # Deleting it",
         by_test(
             _LOG_TESTS,
             "test_a_log_is_not_removed_before_the_bookies_of_its_last_ledger_were_fenced",
         ),
     ),
     Mutant(
-        "a-removal-waits-for-a-whole-recovery",
-        "a log is removed once its last ledger is fenced, wherever that ends",
+        "a-removal-requires-a-complete-recovery",
+        "a log is removed once its last ledger is fenced, even if its end is unknown",
         _LOG,
         "            except RecoveryIncomplete:\n                # Bookies",
         "            except ZeroDivisionError:\n                # Bookies",
         by_test(
             _LOG_TESTS,
-            "test_a_log_is_removed_although_full_disks_refuse_what_a_recovery_writes",
+            "test_a_log_is_removed_even_if_full_disks_reject_the_writes_of_a_recovery",
         ),
     ),
     Mutant(
-        "a-removal-that-failed-is-repeated-at-once",
-        "a removal that fails is tried again less and less often",
+        "a-failed-removal-is-retried-at-once",
+        "a failed removal is retried with increasing delays",
         _AUDITOR,
         "        self.not_before_s = now_s + self.pause_s\n",
         "        self.not_before_s = now_s\n",
-        _TRIED,
+        _RETRIED,
     ),
     Mutant(
-        "a-removal-is-waited-for-by-the-look",
+        "the-auditor-waits-for-a-removal",
         "a removal that hangs delays nothing else",
         _AUDITOR,
         "                self._sweep(name, fact)\n",
         "                self._sweep(name, fact)\n"
         "                for one in self._sweeps.values():\n"
         "                    await asyncio.gather(*([one.running] if one.running else []))\n",
-        _TRIED,
+        _RETRIED,
     ),
     Mutant(
-        "a-replica-that-is-ending-is-not-reported",
-        "a dropped tablespace is swept once no replica of it runs",
+        "a-closing-replica-is-not-reported",
+        "a dropped tablespace is swept only when none of its replicas runs",
         "herd/nodes/node.py",
         "        replicas = {name: ReplicaReport(uuid, ENDING) for uuid, name in ending}\n",
         "        replicas = dict[str, ReplicaReport]()\n",
-        by_test(_DROPS_TESTS, "test_a_tablespace_is_not_swept_while_a_replica_of_it_is_ending"),
+        by_test(
+            _DROPS_TESTS, "test_a_tablespace_is_not_swept_while_one_of_its_replicas_is_closing"
+        ),
     ),
     Mutant(
-        "a-checkpoint-that-cannot-be-named-stays",
-        "a deposed leader deletes what it cannot name",
+        "a-checkpoint-that-cannot-be-listed-is-kept",
+        "a deposed leader deletes the checkpoint that it cannot add to the list",
         "herd/checkpoint/taking.py",
         "                await _dropped(self._client, record.locator.ledger_id)\n"
         "                raise\n",
         "                raise\n",
         by_test(
             "herd/checkpoint/test_building.py",
-            "test_a_deposed_leader_deletes_the_checkpoint_that_it_cannot_name",
+            "test_a_deposed_leader_deletes_the_checkpoint_that_it_cannot_list",
         ),
     ),
     Mutant(

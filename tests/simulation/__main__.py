@@ -38,7 +38,7 @@ def main() -> int:
     parser.add_argument("--log", action="store_true", help="of a log, not of ledgers")
     parser.add_argument("--replicas", action="store_true", help="of replicas, not of ledgers")
     parser.add_argument("--herd", action="store_true", help="of a tablespace's replicas")
-    parser.add_argument("--groups", action="store_true", help="of nodes of many tablespaces")
+    parser.add_argument("--groups", action="store_true", help="of nodes with many tablespaces")
     parser.add_argument("--blobs", action="store_true", help="of a store of objects")
     parser.add_argument("--broker", action="store_true", help="of brokers and workers")
     parser.add_argument("--seed", type=int, help="replay this seed and print every event")

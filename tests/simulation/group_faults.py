@@ -1,7 +1,7 @@
-"""Faults of nodes of many tablespaces, and what operators do meanwhile.
+"""Faults of nodes with many tablespaces, and operators who work at the same time.
 
 Invariants:
-- Any node may be wiped, all of them at once too: logs and their snapshots are enough.
+- Any node may be wiped, even all of them at once: logs and their snapshots are enough.
 - After `stop` every node runs, and nobody changes facts any more.
 """
 
@@ -25,7 +25,7 @@ from tests.simulation.replica_nodes import ReplicaNode
 from tests.simulation.workload import Workload
 
 SHARE: Final = 0.6
-"""In so many runs an operator is at work."""
+"""The share of runs in which an operator is at work."""
 
 
 class GroupNemesis(ReplicaNemesis):
@@ -46,12 +46,12 @@ class GroupNemesis(ReplicaNemesis):
         self._nodes = nodes
 
     def _strike(self, kind: str) -> None:
-        """As of replicas. What is done to a log is done to that of some tablespace in use."""
+        """As for replicas. A fault of a log hits the log of some tablespace in use."""
         self._log = log_of(self._rng.choice(sorted(self._work.used) or ["nobody's"]))
         super()._strike(kind)
 
     def _leader(self) -> GroupNode | None:
-        """The machine that leads most of what is in use."""
+        """The machine that leads most of the tablespaces in use."""
         leads = {
             node: sum(node.leads(group) for group in self._work.in_use) if node.up else 0
             for node in self._nodes
@@ -60,7 +60,7 @@ class GroupNemesis(ReplicaNemesis):
         return most if leads[most] else None
 
     def _stop_replica(self, node: ReplicaNode) -> bool:
-        """Close a node as for an upgrade. It ends when closing is done, or after a time-out."""
+        """Close a node as for an upgrade. Its process restarts after a while, closed or not."""
         assert isinstance(node, GroupNode)
         if not node.up or node.node is None or node.process.paused:
             return False
@@ -76,7 +76,7 @@ class GroupNemesis(ReplicaNemesis):
         return True
 
     def _fail_state(self, node: ReplicaNode) -> bool:
-        """Disks of nodes work: a failing one is what seeds of one tablespace are for."""
+        """The disks of nodes never fail here: the seeds of one tablespace test failing disks."""
         return False
 
     def _snapshot(self, node: ReplicaNode) -> bool:
@@ -85,7 +85,7 @@ class GroupNemesis(ReplicaNemesis):
 
 
 class GroupOperator:
-    """Changes facts: who should lead, which nodes run what, and drops tablespaces and makes new."""
+    """Moves leaders and replicas, suspends tablespaces, and drops and creates tablespaces."""
 
     def __init__(self, machine: ClientNode, seed: int, nodes: Sequence[GroupNode]) -> None:
         rng = random.Random(f"{seed}:operator of groups")
@@ -99,14 +99,14 @@ class GroupOperator:
         self._task: asyncio.Task[None] | None = None
 
     def start(self, work: GroupWorkload) -> None:
-        """Act from now on, until `stopped`."""
+        """Act until `stopped` is set."""
         if self.on:
             loop, process = self._machine.world.loop, self._machine.process
             self._task = loop.spawn(process, self._act_again(work), "operator of groups")
 
     @property
     def ended(self) -> bool:
-        """Whether nothing that it began is under way."""
+        """Whether nothing that it started is still running."""
         return self._task is None or self._task.done()
 
     async def _act_again(self, work: GroupWorkload) -> None:
@@ -140,11 +140,11 @@ class GroupOperator:
         return await self._commands.set_replicas(group, self._rng.sample(self._nodes, count))
 
     async def _replace(self, group: str) -> object:
-        """Drop a tablespace; a new one of its name comes when the old one is gone."""
+        """Drop a tablespace, and create a new one of the same name when the old one is gone."""
         with contextlib.suppress(EngineError, Error):
-            # It may be dropped all the same.
+            # It may have been dropped anyway.
             await self._commands.drop(group)
-        # Clients wait for the new one, so it is made in peace at the latest.
+        # Clients wait for the new one, so it must be created, at the latest when faults have ended.
         while True:
             try:
                 return await self._commands.create(group)
@@ -154,7 +154,7 @@ class GroupOperator:
                 await asyncio.sleep(0.5)
 
     async def _suspend(self, group: str) -> object:
-        """Suspend a tablespace in the midst of use, as a leader that is mistaken would."""
+        """Suspend a tablespace that is in use, as a leader might by mistake."""
 
         def suspended(fact: object) -> object:
             return msgspec.structs.replace(fact, suspended=True)  # type: ignore[type-var]

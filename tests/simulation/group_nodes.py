@@ -1,9 +1,9 @@
-"""Machines that each run one node of many tablespaces.
+"""Machines that each run one node with many tablespaces.
 
 Invariants:
 - A machine runs the product's node unchanged, with its auditor.
 - A transaction runs in its node's process from beginning to end.
-- The states of a machine's replicas stay on its disk, by the uuid of their tablespace.
+- The states of a machine's replicas stay on its disk, under the uuid of their tablespace.
 """
 
 import asyncio
@@ -44,18 +44,18 @@ class GroupPlan:
     node: NodeSettings
     herd: HerdSettings
     pause_s_max: float
-    """How long a transaction may rest between two steps."""
+    """How long a transaction may pause between two steps."""
 
 
 class Played(NamedTuple):
-    """A transaction, and the tablespace that it was carried out in."""
+    """A transaction, and the tablespace in which it ran."""
 
     uuid: str
     transaction: Transaction
 
 
 class GroupStates:
-    """The states of one machine's replicas, over restarts of its process."""
+    """The states of one machine's replicas, kept across restarts of its process."""
 
     def __init__(self, world: World, machine: str, settings: StateSettings) -> None:
         self._world = world
@@ -66,16 +66,16 @@ class GroupStates:
         self._rng = world.rng(f"{machine} states")
 
     def restart(self, workers: SimWorkers) -> None:
-        """A new process uses them from now on."""
+        """Let a new process use them from now on."""
         self._workers = workers
 
     def crash(self) -> None:
-        """The process has ended: what was not flushed goes, in part or whole."""
+        """The process has ended: data that was not flushed is lost, in part or whole."""
         for states in self._kept.values():
             states.crash()
 
     def erase(self) -> None:
-        """All that the machine stored is gone."""
+        """Erase everything that the machine stored."""
         self._kept.clear()
 
     # What a node asks for
@@ -109,7 +109,7 @@ class GroupNode(ReplicaNode):
     def __init__(
         self, world: World, name: str, plan: GroupPlan, oracles: dict[str, ReplicaOracle]
     ) -> None:
-        """`oracles`: what is known of each tablespace, by its uuid."""
+        """`oracles` holds what is known about each tablespace, by its uuid."""
         self.group_plan = plan
         self.node: Node | None = None
         self.pauses_rng = world.rng(f"{name} pauses")
@@ -118,7 +118,7 @@ class GroupNode(ReplicaNode):
         super().__init__(world, name, plan.replica, ReplicaOracle())
 
     async def _serve(self) -> None:
-        """Start the node, which waits for what is away by itself."""
+        """Start the node, which itself waits for services that are down."""
         world, plan = self.world, self.group_plan
         self.group_states.restart(
             SimWorkers(world.loop, self.process, SimDisk(world.rng("disk")), world.rng("workers"))
@@ -143,24 +143,24 @@ class GroupNode(ReplicaNode):
         world.trace.event("node", self.process.name)
 
     def crash(self) -> None:
-        """The process ends in mid-air; what its states had not flushed goes, in part or whole."""
+        """End the process abruptly; unflushed data of its states is lost, in part or whole."""
         super().crash()
         self.node = None
         self.group_states.crash()
 
     def wipe(self) -> None:
-        """All that the machine stored is gone."""
+        """Erase everything that the machine stored."""
         super().wipe()
         self.group_states.erase()
 
     async def stop(self) -> None:
-        """End in good order, as for an upgrade."""
+        """Shut down cleanly, as for an upgrade."""
         node, self.node = self.node, None
         assert node is not None
         await node.close()
 
     def look(self) -> None:
-        """See that each replica is well, has the state that others have, and answers up to date."""
+        """Check that each replica works, has the same state as others, and never answers stale."""
         if self.node is None or not self.up or self.process.paused:
             return
         for name, hosted in self.node._hosted.items():
@@ -169,7 +169,7 @@ class GroupNode(ReplicaNode):
                 continue
             oracle, replica = self._oracles[hosted.fact.uuid], space.replica
             if not self._is_there(name, hosted.fact.uuid):
-                # It was dropped, and this node does not know it yet.
+                # It was dropped, and this node has not noticed yet.
                 continue
             if replica.role is Role.FAILED:
                 raise Violation(f"{self.process.name}: {name} has failed: {replica.failure!r}")
@@ -197,13 +197,13 @@ class GroupNode(ReplicaNode):
         """How many replicas run on this machine."""
         return 0 if self.node is None else len(self.node._hosted)
 
-    # What clients ask for; called in this node's process
+    # What clients call; runs in this node's process
 
     async def play(self, group: str, plan: Plan, name: str, identity: bytes) -> Played:
-        """A transaction over the lists of a tablespace.
+        """Run a transaction over the lists of a tablespace.
 
-        Raises `NotLeader` with the leader's address where another node leads, `Unavailable`.
-        Nothing was done then.
+        Raises `NotLeader`, with the leader's address, if another node leads, and `Unavailable`. In
+        both cases nothing was done.
         """
         space, uuid = await self._space(group)
         try:
@@ -213,16 +213,16 @@ class GroupNode(ReplicaNode):
         except Error as error:
             raise Unavailable(f"{self.name}: {error}") from error
         changes = plan.changes
-        # One that only reads leaves nothing to ask for.
+        # A transaction that only reads leaves no outcome to ask for.
         told = Transaction(name, changes, Outcome.UNKNOWN if changes else Outcome.ROLLED_BACK)
         with contextlib.suppress(EngineError):
-            # As for a client's call: no lease is needed if the log confirms what was read.
+            # As for a client's call, no lease is needed if the log confirms what was read.
             async with ConfirmedReads():
                 told = await play(space, table, plan, name, self._pause, identity)
         return Played(uuid, told)
 
     async def outcome(self, group: str, identity: bytes) -> tuple[str, bool]:
-        """What became of a transaction, and of which tablespace that is said.
+        """The uuid of the tablespace, and whether the transaction was committed.
 
         Raises as `play` does.
         """
@@ -233,7 +233,7 @@ class GroupNode(ReplicaNode):
             raise Unavailable(f"{self.name}: {error}") from error
 
     async def lists(self, group: str) -> tuple[str, dict[str, Version]]:
-        """The lists of a tablespace as they are, and which tablespace it is. Raises as `play`."""
+        """The uuid of the tablespace, and its current lists. Raises as `play`."""
         space, uuid = await self._space(group)
         async with ConfirmedReads():
             try:
@@ -255,7 +255,7 @@ class GroupNode(ReplicaNode):
             raise Unavailable(f"{self.name}: {error}") from error
         hosted = node.hosted(group)
         if hosted is None or hosted.space is not space:
-            raise Unavailable(f"{self.name}: {group} is another one by now")
+            raise Unavailable(f"{self.name}: {group} is a different tablespace by now")
         return space, hosted.fact.uuid
 
     async def _pause(self) -> None:

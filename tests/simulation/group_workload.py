@@ -1,10 +1,10 @@
-"""Clients of many tablespaces: each transaction goes to one of those that are in use just now.
+"""Clients of many tablespaces: each transaction goes to one of those currently in use.
 
 Invariants:
-- A client that heard nothing of a transaction asks for its outcome by its identity until somebody
-  answers, and never does it again itself.
-- What a history tells of a transaction is what its client knows of it in the end.
-- A history belongs to one tablespace, not to a name: names are used again.
+- A client that gets no answer to a transaction asks for its outcome by its identity until a node
+  answers, and never repeats the transaction itself.
+- A history records what the client finally knows about each transaction.
+- A history belongs to one tablespace, not to a name: names are reused.
 """
 
 import asyncio
@@ -44,9 +44,9 @@ class GroupLoad:
     isolations: tuple[Isolation, ...]
     think_s: float
     in_use: int
-    """How many tablespaces are used at a time."""
+    """How many tablespaces are in use at a time."""
     moves_s: float
-    """How often another one is used in place of one of them."""
+    """The mean time between replacements of one of them by another."""
 
 
 class GroupWorkload(ReplicaWorkload):
@@ -63,9 +63,9 @@ class GroupWorkload(ReplicaWorkload):
         super().__init__(world, load, nodes, ReplicaOracle())
         self.group_load = group_load
         self.histories: dict[str, list[Transaction]] = defaultdict(list)
-        """What was done in each tablespace, by its uuid."""
+        """The transactions of each tablespace, by its uuid."""
         self.used: dict[str, None] = {}
-        """The names of those that were ever used."""
+        """The names of the tablespaces that were ever used."""
         self._groups = groups
         self.in_use = self._rng.sample(list(groups), group_load.in_use)
         self._values = itertools.count(1)
@@ -84,14 +84,14 @@ class GroupWorkload(ReplicaWorkload):
         self.tasks.append(self._world.loop.spawn(world, self._move_on(), "others are used"))
 
     async def _move_on(self) -> None:
-        """Use another tablespace in place of one, again and again."""
+        """Repeatedly replace one of the tablespaces in use by another."""
         while not self.stopped:
             await asyncio.sleep(self._rng.expovariate(1 / self.group_load.moves_s))
             left = self._rng.randrange(len(self.in_use))
             self.in_use[left] = self._rng.choice(self._groups)
 
     async def _ask_around(self, prober: "GroupClient") -> None:
-        """Read at whichever node it is, also at a leader of old that does not know it yet."""
+        """Read at random nodes, including a deposed leader that does not know it yet."""
         while not self.stopped:
             await asyncio.sleep(_PROBE_S * prober.rng.random())
             node = cast("GroupNode", prober.rng.choice(self._nodes))
@@ -115,7 +115,7 @@ class GroupWorkload(ReplicaWorkload):
             await self.rested()
 
     def write_at(self, node: ReplicaNode) -> None:
-        """Nobody writes at a certain node."""
+        """Do nothing: no client writes at a given node."""
 
 
 class GroupClient(_Client):
@@ -128,7 +128,7 @@ class GroupClient(_Client):
         self._leaders: dict[str, GroupNode] = {}
 
     async def play(self, group: str, plan: Plan) -> Played | None:
-        """A transaction, as it is known in the end; None if nobody could be asked."""
+        """Run a transaction; returns its final outcome, or None if no node could be asked."""
         end_s = self._now() + self._load.patience_s
         while self._now() < end_s:
             identity = self.name.encode() + self._workload.next_command().to_bytes(_MARK_BYTES)
@@ -136,7 +136,7 @@ class GroupClient(_Client):
             steps = plan.changes
             began = self._now()
             try:
-                # One that only reads has no mark, and no word in the log that tells of it.
+                # A transaction that only reads has no mark, and no command in the log.
                 mark = identity if steps else b""
                 call = partial(_play, group=group, plan=plan, name=name, identity=mark)
                 played = await self._ask_leader(group, call)
@@ -152,7 +152,7 @@ class GroupClient(_Client):
         return None
 
     async def look_at(self, node: GroupNode, group: str) -> None:
-        """Read at one node, once, and wait long: a paused one may answer as soon as it wakes."""
+        """Read once at one node, and wait long: a paused node may answer when it wakes up."""
         began, lists = self._now(), tuple((number, None) for number in range(LISTS))
         plan = Plan(lists, self.rng.choice(self._workload.group_load.isolations))
         name = f"{self.name}:look {self._workload.next_command()}"
@@ -165,7 +165,7 @@ class GroupClient(_Client):
         history.append(replace(told, began=began, ended=self._now()))
 
     async def _certain(self, group: str, played: Played, identity: bytes, began: float) -> Played:
-        """Ask what became of a transaction, until somebody knows."""
+        """Ask for the outcome of a transaction until a node knows it."""
         uuid, told = played
         while told.outcome is Outcome.UNKNOWN:
             try:
@@ -185,7 +185,7 @@ class GroupClient(_Client):
         return await self._ask(call, repeated=False, node=node)
 
     async def _other(self, group: str, error: Exception) -> None:
-        """Whom to ask next, after a while."""
+        """Choose the node to ask next, and wait a while."""
         leader = error.leader if isinstance(error, NotLeader) else ""
         named = [node for node in self._workload._nodes if node.name == leader]
         self._leaders.pop(group, None)

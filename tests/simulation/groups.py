@@ -1,11 +1,12 @@
-"""One seed is one run of many tablespaces on five nodes: most rest, some are used, all can be.
+"""One seed is one run of many tablespaces on five nodes; most are idle, and any can be used.
 
 Invariants:
-- The history of each tablespace contains no anomaly that the isolation level forbids, stale reads
-  among them.
-- In peace, every tablespace answers that is asked, and has everything that was committed.
-- When nobody uses them, all tablespaces are suspended, no node runs a replica, and what the nodes
-  ask of the metadata store does not depend on how many tablespaces there are.
+- The history of each tablespace contains no anomaly that the isolation level forbids, including
+  stale reads.
+- When faults have ended, every tablespace that is asked answers, and has everything that was
+  committed.
+- When nobody uses them, all tablespaces are suspended, no node runs a replica, and the load of the
+  metadata store does not depend on the number of tablespaces.
 """
 
 import asyncio
@@ -41,12 +42,12 @@ GROUPS: Final = 200
 NODES: Final = 5
 TRANSACTIONS_MIN: Final = 80
 _ASKED: Final = 10
-"""So many that nobody has used are asked in the end, too."""
+"""How many unused tablespaces are also asked at the end."""
 _QUIET_S: Final = 20.0
 
 
 def run_group_seed(seed: int, show: Show = None) -> RunOutcome:
-    """Run one seed. `show` is given each event in words."""
+    """Run one seed. `show` is called with a description of each event."""
     with _small_and_often():
         return play(seed, GroupScenario, RUN_S_MAX, show)
 
@@ -128,7 +129,7 @@ class GroupScenario(ReplicaScenario):
         await self._judge_groups(work)
 
     async def _name(self, group: str) -> None:
-        """A tablespace that was made long ago and that nobody uses."""
+        """Add a tablespace that was created long ago and that nobody uses."""
         uuid = f"{group}-{self._group_rng.getrandbits(32):08x}"
         nodes = self._group_rng.sample([f"node{number}" for number in range(NODES)], 3)
         fact = SpaceFact(uuid, 1, 3, tuple(nodes), suspended=True)
@@ -140,7 +141,7 @@ class GroupScenario(ReplicaScenario):
     # The verdict
 
     async def _judge_groups(self, work: GroupWorkload) -> None:
-        """In peace everything works, and everything promised is there."""
+        """Check that, without faults, everything works and no committed data is missing."""
         if not work.ended:
             names = [task.get_name() for task in work.tasks if not task.done()]
             raise Violation(f"work does not end in peace: {names}; {self._groups_status()}")
@@ -173,7 +174,7 @@ class GroupScenario(ReplicaScenario):
             raise Violation(f"{group} ({uuid}) has lost its table")
 
     async def _judge_quiet(self) -> None:
-        """Nobody uses anything: all is suspended, and idle nodes ask for little."""
+        """Check that unused tablespaces are suspended and that idle nodes make few requests."""
 
         def at_rest() -> bool:
             return not any(node.running for node in self.nodes) and not self._active()
@@ -185,13 +186,13 @@ class GroupScenario(ReplicaScenario):
         await asyncio.sleep(_QUIET_S)
         asked = (sum(store.calls for store in stores) - before) / _QUIET_S / NODES
         if asked > self._calls_max():
-            raise Violation(f"an idle node asks the metadata store {asked:.0f} times a second")
+            raise Violation(f"an idle node makes {asked:.0f} metadata requests a second")
         self._look()
 
     def _calls_max(self) -> float:
-        """What a node may ask of the metadata store in a second: nothing of it is for a tablespace.
+        """How many metadata requests a node may make per second, none of them for a tablespace.
 
-        It looks at all nodes, reads some facts again, renews its lease, and elects an auditor.
+        It looks at all nodes, rereads some facts, renews its lease, and elects an auditor.
         """
         node, client = self._group_plan.node, self._plan.client
         looks = (NODES + 6) * 1_000 / node.look_ms
@@ -214,7 +215,7 @@ class GroupScenario(ReplicaScenario):
 
 
 class Asking:
-    """Asks one node after the other for the lists of a tablespace, until one answers."""
+    """Asks one node after another for the lists of a tablespace until one answers."""
 
     def __init__(self, nodes: list[GroupNode], group: str) -> None:
         self.answer: tuple[str, dict[str, tuple[int, ...]]] | None = None
@@ -224,7 +225,7 @@ class Asking:
         self._task: asyncio.Task[tuple[str, dict[str, tuple[int, ...]]]] | None = None
 
     def answered(self, loop: SimLoop) -> bool:
-        """Whether there is an answer by now; else ask again, or wait."""
+        """Whether there is an answer; if not, ask again or keep waiting."""
         if self._task is not None and self._task.done():
             if self._task.exception() is None:
                 self.answer = self._task.result()
@@ -241,5 +242,5 @@ class Asking:
 
 
 def committed(history: list[Transaction]) -> bool:
-    """Whether anything of a history was written for good."""
+    """Whether a history contains a committed write."""
     return any(one.outcome is Outcome.COMMITTED and one.steps for one in history)

@@ -77,7 +77,7 @@ class SimStore:
         self.faults = faults
         self.reachable = True
         self.calls = 0
-        """How much was asked so far."""
+        """How many calls were made so far."""
         self._tree = tree
         self._loop = loop
         self._process = process

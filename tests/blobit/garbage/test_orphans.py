@@ -77,7 +77,7 @@ async def test_a_bucket_that_is_made_while_a_round_goes_on_loses_nothing(
         assert await fresh.get("heidi") == b"meh"
 
 
-async def test_a_tablespace_that_does_not_answer_is_asked_once_about_all_its_ledgers() -> None:
+async def test_a_tablespace_that_does_not_answer_is_asked_only_once() -> None:
     cluster = await Cluster.of(3)
     client = cluster.client(QUICK)
     metadata = [LEDGER_OWNER | {"bucket": bucket} for bucket in (b"7", b"8", b"9")]
@@ -92,7 +92,7 @@ async def test_a_tablespace_that_does_not_answer_is_asked_once_about_all_its_led
         raise LeaderUnavailable("nobody leads")
 
     found = await OrphanScan(client).find(set(), place_of, rows_in, 2**60, 0)
-    assert found == {ledgers[2]: 9, ledgers[5]: 9}, "of those that lie where nobody can be"
+    assert found == {ledgers[2]: 9, ledgers[5]: 9}, "only ledgers of buckets without a tablespace"
     assert asked == ["away"]
 
 

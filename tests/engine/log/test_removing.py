@@ -86,7 +86,7 @@ async def test_a_log_is_not_removed_before_the_bookies_of_its_last_ledger_were_f
         await writer.append(b"too late")
 
 
-async def test_a_log_is_removed_although_full_disks_refuse_what_a_recovery_writes() -> None:
+async def test_a_log_is_removed_even_if_full_disks_reject_the_writes_of_a_recovery() -> None:
     yard = await Yard.of(3)
     log, writer = await led(yard)
     await writer.append(b"one")
@@ -94,7 +94,7 @@ async def test_a_log_is_removed_although_full_disks_refuse_what_a_recovery_write
     ensemble = (await yard.client().ledger_metadata(last)).fragments[-1].ensemble
     for index in (1, 2):
         yard.at(ensemble, index).append_status = Status.READ_ONLY
-    # Only the first bookie has it, so a recovery would have to copy it.
+    # Only the first bookie has this entry, so a recovery would have to copy it.
     lost = writer.append(b"two")
 
     async def taken() -> bool:
@@ -109,7 +109,7 @@ async def test_a_log_is_removed_although_full_disks_refuse_what_a_recovery_write
     assert not (await log.list()).ledgers
 
 
-async def test_a_log_is_removed_although_nobody_can_tell_where_it_ends() -> None:
+async def test_a_log_is_removed_even_if_its_end_cannot_be_determined() -> None:
     yard = await Yard.of(3)
     log, writer = await led(yard)
     await writer.append(b"one")
@@ -126,7 +126,7 @@ async def test_a_log_is_removed_although_nobody_can_tell_where_it_ends() -> None
         await writer.append(b"too late")
 
 
-async def test_a_log_is_not_removed_while_it_cannot_be_read_where_its_last_ledger_lies() -> None:
+async def test_a_log_whose_last_ledger_has_unreadable_metadata_is_not_removed() -> None:
     yard = await Yard.of(3)
     log, writer = await led(yard)
     key = f"{LEDGERS}/{writer.ledger}"

@@ -197,7 +197,7 @@ def test_a_resignation_that_the_store_did_not_take_is_sent_again() -> None:
     in_field(script)
 
 
-def test_a_resignation_whose_caller_is_cancelled_is_sent_all_the_same() -> None:
+def test_a_resignation_is_still_sent_if_its_caller_is_cancelled() -> None:
     async def script(field: _Field) -> None:
         one, two = field.candidate("one"), field.candidate("two")
         await one.campaign()

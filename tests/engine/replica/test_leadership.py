@@ -77,7 +77,7 @@ def test_an_idle_leader_that_lost_the_store_alone_ends_its_term_when_another_lea
 
 
 @pytest.mark.parametrize("step", [("sync", ""), ("get", LIST), ("set", LIST)])
-def test_a_deposed_leader_that_is_closed_while_it_ends_its_term_keeps_nobody_from_leading(
+def test_a_deposed_leader_closed_while_ending_its_term_does_not_block_the_next_leader(
     step: tuple[str, str],
 ) -> None:
     async def script(made: Replicas) -> None:
@@ -99,7 +99,7 @@ def test_a_deposed_leader_that_is_closed_while_it_ends_its_term_keeps_nobody_fro
         session.before = lambda called, of: None
         session.let_go()
         await closing
-        # The process of the first one lives on, and renews its lease.
+        # The process of the first replica keeps running and renews its lease.
         await reached(two.may_answer)
 
     with_replicas(script)

@@ -259,7 +259,7 @@ async def test_an_older_leader_names_no_checkpoint_after_a_newer_one(tmp_path: P
                 )
 
 
-async def test_a_deposed_leader_deletes_the_checkpoint_that_it_cannot_name(tmp_path: Path) -> None:
+async def test_a_deposed_leader_deletes_the_checkpoint_that_it_cannot_list(tmp_path: Path) -> None:
     async with opened(tmp_path) as setup:
         await change(setup, {1: "a"})
         before = await setup.client.list_ledgers()
@@ -275,7 +275,7 @@ async def test_a_deposed_leader_deletes_the_checkpoint_that_it_cannot_name(tmp_p
         assert await setup.client.list_ledgers() == before
 
 
-async def test_a_lost_checkpoint_does_not_prevent_those_that_replace_it(tmp_path: Path) -> None:
+async def test_a_lost_checkpoint_does_not_prevent_new_ones(tmp_path: Path) -> None:
     async with opened(tmp_path) as setup:
         await change(setup, {1: "a"})
         await taken(setup)

@@ -49,7 +49,7 @@ def test_a_node_that_was_cut_off_while_its_tablespace_was_dropped_forgets_it() -
     in_yard(script)
 
 
-def test_a_removal_that_cannot_end_delays_nothing_else_and_is_tried_less_and_less_often(
+def test_a_removal_that_keeps_failing_delays_nothing_else_and_backs_off(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     tried_s: list[float] = []
@@ -70,7 +70,7 @@ def test_a_removal_that_cannot_end_delays_nothing_else_and_is_tried_less_and_les
             await yard.led(name)
         await yard.commands.drop("farm")
         await yard.until(lambda: len(tried_s) == 1)
-        # While it hangs, a tablespace is made and another one is removed.
+        # While it hangs, a tablespace is created and another one is removed.
         await yard.commands.create("fresh", expected=1)
         assert await yard.until(lambda: len(yard.leaders("fresh")) == 1) < 3.0
         await yard.commands.drop("other")
@@ -86,10 +86,10 @@ def test_a_removal_that_cannot_end_delays_nothing_else_and_is_tried_less_and_les
     pauses_s = [after - before - 5.0 for before, after in pairwise(tried_s)]
     assert len(pauses_s) >= 3 and pauses_s[0] < 2.0
     assert all(after > 1.5 * before for before, after in pairwise(pauses_s))
-    assert caplog.text.count("no bookie answers") == 1, "one warning as long as the reason is one"
+    assert caplog.text.count("no bookie answers") == 1, "one warning for the same reason"
 
 
-def test_a_tablespace_is_not_swept_while_a_replica_of_it_is_ending(
+def test_a_tablespace_is_not_swept_while_one_of_its_replicas_is_closing(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     async def script(yard: Yard) -> None:

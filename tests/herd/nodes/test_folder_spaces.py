@@ -97,7 +97,7 @@ async def test_a_drop_that_failed_can_be_repeated(
         assert list((await farm.execute("SHOW TABLES")).rows) == []
 
 
-async def test_opening_a_folder_removes_what_a_drop_left_that_was_cut_short(
+async def test_opening_a_folder_finishes_an_interrupted_drop(
     tmp_path: Path,
 ) -> None:
     async with herd.open_folder(tmp_path) as opened:
@@ -113,7 +113,7 @@ async def test_opening_a_folder_removes_what_a_drop_left_that_was_cut_short(
 
 
 @pytest.mark.parametrize("turns", [0, 3, 8])
-async def test_a_drop_goes_on_when_its_caller_is_cancelled(tmp_path: Path, turns: int) -> None:
+async def test_a_drop_continues_when_its_caller_is_cancelled(tmp_path: Path, turns: int) -> None:
     async with herd.open_folder(tmp_path) as opened:
         session = await opened.session()
         await session.execute("CREATE TABLESPACE farm")

@@ -1,4 +1,4 @@
-"""A tablespace that is closed is freed, with all that was kept for it."""
+"""A closed tablespace is freed, with everything that was kept for it."""
 
 import gc
 import weakref
@@ -41,7 +41,7 @@ async def used() -> "weakref.ref[Tablespace]":
         return weakref.ref(on.space)
 
 
-async def test_a_tablespace_that_was_used_in_every_way_is_freed() -> None:
+async def test_a_closed_tablespace_is_freed_after_every_kind_of_statement() -> None:
     space = await used()
     gc.collect()
     assert space() is None

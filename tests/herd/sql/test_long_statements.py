@@ -106,7 +106,7 @@ async def _calls_on_loop(session: Session, text: str) -> int:
 
 
 class Reading:
-    """Which long texts are read and planned, and whether that is on the thread of the loop."""
+    """Records each parse and plan of a long text, and whether it ran in the event loop's thread."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.loop = threading.get_ident()
@@ -128,7 +128,7 @@ class Reading:
         monkeypatch.setattr(planning, "make", planned)
 
     def told(self) -> tuple[list[bool], list[bool]]:
-        """What was read and planned since it was asked last."""
+        """What was parsed and planned since the last call."""
         told = self.read, self.planned
         self.read, self.planned = [], []
         return told
@@ -149,11 +149,11 @@ async def furnished(on: Asking) -> None:
     await on.run("CREATE TABLE cow (id INT PRIMARY KEY, milk INT)", "INSERT INTO cow VALUES (1, 2)")
 
 
-async def test_a_long_statement_is_explained_by_reading_it_once_in_a_worker(
+async def test_explain_parses_and_plans_a_long_statement_once_in_a_worker(
     reading: Reading, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def no_words(parsed: Parsed) -> list[str]:
-        raise AssertionError("the words of a long statement are looked at")
+        raise AssertionError("a long statement was split into words")
 
     async with asking() as on:
         await furnished(on)
@@ -169,7 +169,7 @@ async def test_a_long_statement_is_explained_by_reading_it_once_in_a_worker(
         assert reading.told() == ([False], [False])
 
 
-async def test_a_follower_reads_and_plans_a_long_statement_once_in_a_worker(
+async def test_a_follower_parses_and_plans_a_long_statement_once_in_a_worker(
     reading: Reading,
 ) -> None:
     async with asking() as on:
@@ -177,7 +177,7 @@ async def test_a_follower_reads_and_plans_a_long_statement_once_in_a_worker(
         following = FollowerSession(on.space, on.engine)
         assert list((await following.execute(listing())).rows) == [(1,)]
         assert reading.told() == ([False], [False])
-        # Definitions change while it waits for the statement before it on its connection.
+        # The schema changes while it waits for the previous statement of its connection.
         async with following.turn:
             waiting = asyncio.ensure_future(following.execute(listing(1_001)))
             await until(lambda: bool(reading.planned))
@@ -188,7 +188,7 @@ async def test_a_follower_reads_and_plans_a_long_statement_once_in_a_worker(
         assert reading.told() == ([], [False])
 
 
-async def test_a_long_statement_is_planned_again_in_a_worker_after_definitions_changed(
+async def test_a_long_statement_is_planned_again_in_a_worker_after_a_schema_change(
     reading: Reading,
 ) -> None:
     async with asking() as on:
@@ -202,7 +202,7 @@ async def test_a_long_statement_is_planned_again_in_a_worker_after_definitions_c
 
 
 @pytest.mark.parametrize("autocommit", [True, False])
-async def test_a_long_statement_that_waited_while_definitions_changed_is_not_read_again(
+async def test_a_long_statement_that_waited_during_a_schema_change_is_not_parsed_again(
     reading: Reading, autocommit: bool
 ) -> None:
     async with asking() as on:
@@ -213,7 +213,7 @@ async def test_a_long_statement_that_waited_while_definitions_changed_is_not_rea
         adding = f"INSERT INTO cow (id, milk) VALUES {rows}"
         waiting = asyncio.ensure_future(adder.execute(adding))
         await until_waiting(on.space, 1)
-        # Another long statement takes the place of its plan.
+        # Another long statement replaces its plan in the cache.
         await on.run(f"EXPLAIN {adding}, (1500, 1)")
         reading.told()
         await definer.commit()
@@ -223,13 +223,13 @@ async def test_a_long_statement_that_waited_while_definitions_changed_is_not_rea
 
 
 @pytest.mark.parametrize("word", ["BEGIN", "ROLLBACK TO", "SHOW", "CREATE TABLESPACE", "INGEST"])
-async def test_the_words_of_a_long_control_statement_are_not_looked_at(
+async def test_a_long_control_statement_is_refused_before_it_is_split_into_words(
     word: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async with asking() as on:
         reader = Principal("eve", grants=(Grant("tablespace", on.space.name, "read"),))
         session = Session(on.space, on.engine, whose=reader)
-        monkeypatch.setattr(Parsed, "pieces", property(lambda parsed: pytest.fail("looked at")))
+        monkeypatch.setattr(Parsed, "pieces", property(lambda parsed: pytest.fail("split")))
         with pytest.raises(TooLarge):
             await session.execute(f"{word} " + "a " * 10_000)
 
@@ -277,7 +277,7 @@ def test_a_name_that_is_too_long_is_found_wherever_it_stands(before: str) -> Non
 
 @pytest.mark.parametrize("mark", ['"', "`"])
 @pytest.mark.parametrize("part", ["a b ", "(a),", "a'b "])
-def test_a_name_in_quotes_is_too_long_whatever_letters_it_has(mark: str, part: str) -> None:
+def test_the_length_limit_applies_to_quoted_names_with_any_characters(mark: str, part: str) -> None:
     longest = (part * NAME_CHARACTERS_MAX)[:NAME_CHARACTERS_MAX]
     assert parse(f"SELECT 1 AS {mark}{longest}{mark}").tree is not None
     with pytest.raises(ProgrammingError, match="a name has"):
@@ -300,7 +300,7 @@ ROWS = ", ".join("(1, 1)" for _ in range(20_100))
     ],
     ids=lambda text: text[:40],
 )
-def test_a_quick_count_refuses_no_statement_that_is_allowed(text: str) -> None:
+def test_the_quick_count_refuses_no_valid_statement(text: str) -> None:
     assert not long_lists.is_hopeless(text)
     assert not long_lists.is_hopeless(text.replace("INSERT", "upsert"))
     assert not long_lists.has_too_many_words(parsing._DIALECT.tokenize(text))
@@ -317,12 +317,12 @@ def test_a_quick_count_refuses_no_statement_that_is_allowed(text: str) -> None:
     ],
     ids=lambda text: text[:40],
 )
-def test_a_quick_count_refuses_what_has_too_many_words(text: str) -> None:
+def test_the_quick_count_refuses_statements_with_too_many_words(text: str) -> None:
     assert long_lists.is_hopeless(text)
 
 
 @pytest.mark.parametrize("count", [400, 600])
-async def test_a_definition_may_have_a_list_of_any_number_of_constants(count: int) -> None:
+async def test_a_definition_may_contain_a_long_list_of_constants(count: int) -> None:
     numbers = ", ".join(map(str, range(count)))
     async with asking() as on:
         await on.run(
@@ -342,7 +342,7 @@ async def test_a_definition_may_have_a_list_of_any_number_of_constants(count: in
         await on.run("DROP TABLE cow", text)
 
 
-async def test_a_definition_has_no_more_constants_than_other_statements_have_words() -> None:
+async def test_constants_in_a_definition_count_towards_the_token_limit() -> None:
     numbers = ", ".join(map(str, range(20_000)))
     async with asking() as on:
         error = await on.error(f"CREATE TABLE cow (id INT PRIMARY KEY CHECK (id IN ({numbers})))")
@@ -353,7 +353,7 @@ async def test_a_definition_has_no_more_constants_than_other_statements_have_wor
 @pytest.mark.parametrize(
     "between", ["/* ' */", "--'\n", "{# ' #}", "\u00a0/*'*/\u00a0", "/* /* 7, */ */", "1e0,"]
 )
-async def test_what_stands_between_constants_means_the_same_in_short_and_long_lists(
+async def test_text_between_constants_means_the_same_in_short_and_long_lists(
     count: int, between: str
 ) -> None:
     numbers = ", ".join(map(str, range(1, count)))

@@ -22,7 +22,7 @@ def planned(text: str) -> Planned:
 
 
 def of_columns(count: int, number: int = 0) -> Planned:
-    """The plan of a query with so many columns."""
+    """The plan of a query with `count` more columns."""
     return planned(f"SELECT {number}{', 1' * count}")
 
 
@@ -44,7 +44,7 @@ def test_the_oldest_plans_go_when_there_are_too_many() -> None:
     assert plans.known(each[-1].parsed.text) is each[-1]
 
 
-def test_no_plan_goes_for_one_of_a_long_text() -> None:
+def test_the_plan_of_a_long_text_evicts_no_other_plan() -> None:
     plans, short = Plans(), planned("SELECT 1")
     plans.keep(short)
     long = [of_columns(9_000, number) for number in range(3)]
@@ -56,7 +56,7 @@ def test_no_plan_goes_for_one_of_a_long_text() -> None:
     assert plans.known(long[0].parsed.text) is None, "only the newest is kept"
 
 
-async def test_a_plan_that_alone_takes_more_than_all_may_is_not_kept() -> None:
+async def test_a_plan_larger_than_the_whole_cache_is_not_kept() -> None:
     rows = ", ".join(f"({number}, 1)" for number in range(9_000))
     async with asking() as on:
         await on.run("CREATE TABLE cow (id INT PRIMARY KEY, milk INT)")
@@ -66,7 +66,7 @@ async def test_a_plan_that_alone_takes_more_than_all_may_is_not_kept() -> None:
 
 
 @pytest.mark.parametrize("count", [1, 1_000])
-async def test_the_plan_of_a_statement_that_is_denied_is_not_kept(count: int) -> None:
+async def test_the_plan_of_a_denied_statement_is_not_kept(count: int) -> None:
     rows = ", ".join(f"({number}, 1)" for number in range(count))
     async with asking() as on:
         await on.run("CREATE TABLE cow (id INT PRIMARY KEY, milk INT)")
@@ -91,10 +91,10 @@ async def test_the_plan_of_a_statement_that_is_denied_is_not_kept(count: int) ->
     ],
     ids=lambda text: text[:30],
 )
-async def test_a_plan_takes_about_as_much_as_is_counted(text: str) -> None:
+async def test_the_estimated_size_of_a_plan_is_close_to_its_real_size(text: str) -> None:
     async with asking() as on:
         await on.run("CREATE TABLE cow (id INT PRIMARY KEY, milk INT, name TEXT)")
-        # The first one loads what it needs.
+        # The first one loads the modules that it needs.
         Planned(parse(text), on.space.catalog).look_through()
         gc.collect()
         tracemalloc.start()

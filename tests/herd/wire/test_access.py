@@ -173,7 +173,7 @@ async def test_nobody_else_is_greeted(tmp_path: Path, security: Security) -> Non
             await house.channel(security)
 
 
-async def test_a_user_who_becomes_another_one_during_the_login_is_refused(tmp_path: Path) -> None:
+async def test_a_login_is_refused_if_the_password_changes_meanwhile(tmp_path: Path) -> None:
     async with opened(tmp_path) as house:
         users, scram = house.users, house.users.scram
 

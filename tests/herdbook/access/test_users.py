@@ -147,11 +147,13 @@ async def test_a_right_password_is_hashed_once_and_again_when_the_user_has_anoth
             await known.password("ann", "another word")
 
 
-async def test_an_old_password_lets_nobody_in_as_a_new_user_of_the_name(tmp_path: Path) -> None:
+async def test_an_old_password_does_not_log_in_as_a_new_user_of_the_same_name(
+    tmp_path: Path,
+) -> None:
     async with users(tmp_path) as (rows, known, clock):
         await rows.add("root", "root's word", admin=True)
         await rows.add("ann", "ann's word")
-        # What she may and what her password is judged by were looked up at different times.
+        # Her rights and her verifier were looked up at different times.
         await known.principal("ann")
         clock.added_s += FRESH_S * 0.9
         await known.password("ann", "ann's word")
@@ -164,7 +166,7 @@ async def test_an_old_password_lets_nobody_in_as_a_new_user_of_the_name(tmp_path
 
 
 @pytest.mark.parametrize("again", ["added", "another password"])
-async def test_a_password_that_is_judged_while_the_user_gets_another_one_is_refused(
+async def test_a_password_is_refused_if_the_user_changes_while_it_is_checked(
     tmp_path: Path, again: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async with users(tmp_path) as (rows, known, clock):
@@ -196,7 +198,7 @@ async def test_a_password_that_is_judged_while_the_user_gets_another_one_is_refu
         assert await door.session("ann", "", verifier)
 
 
-async def test_nothing_is_kept_of_a_password_that_nobody_shows_any_more(tmp_path: Path) -> None:
+async def test_a_password_that_is_no_longer_used_is_forgotten(tmp_path: Path) -> None:
     async with users(tmp_path) as (rows, known, clock):
         for name in ("ann", "ben", "cat"):
             await rows.add(name, f"{name}'s word")
