@@ -23,7 +23,7 @@ import logging
 import re
 import uuid
 from collections.abc import AsyncGenerator, AsyncIterator, Mapping, Sequence
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from os import PathLike
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
@@ -31,7 +31,14 @@ from typing import TYPE_CHECKING, Final
 import msgspec
 
 from engine import cluster
-from engine.errors import FolderLocked, KeyExists
+from engine.errors import (
+    CannotRead,
+    EngineError,
+    FolderLocked,
+    FormatTooNew,
+    KeyExists,
+    MetadataUnavailable,
+)
 from engine.folder.naming import refuse_url
 from engine.ledger.client import LedgerClient
 from engine.log import START, Position
@@ -39,7 +46,7 @@ from engine.ports.system_disk import SystemDisk
 from engine.ports.system_workers import ThreadWorkers
 from engine.ports.workers import Workers
 from engine.state.rocks import open_rocks
-from herd.errors import Error, InterfaceError, OperationalError, ProgrammingError
+from herd.errors import InterfaceError, OperationalError, ProgrammingError
 from herd.locks import SCHEMA
 from herd.nodes.directory import Directory
 from herd.nodes.facts import SpaceFact, decode_space
@@ -69,6 +76,7 @@ if TYPE_CHECKING:
 DEFAULT: Final = "default"
 TABLESPACES: Final = "/herd/tablespaces"
 FOLDER: Final = "herd"
+_FACTS_A_TURN: Final = 64
 _NAME_FORM: Final = re.compile(r"[a-z][a-z0-9_-]{0,62}")
 _logger = logging.getLogger(__name__)
 
@@ -112,13 +120,18 @@ class AsyncHerd:
         """Runs the queries of all tablespaces; None: each has its own threads. Servers set it
         before the first query."""
         self._opening = asyncio.Lock()
+        self.dropped: set[str] = set()
+        """The tablespaces that were dropped and are not removed yet, as far as is known here."""
         self._drops: set[asyncio.Task[None]] = set()
-        self._closed = self._tidied = False
+        self._removing: asyncio.Task[None] | None = None
+        self._closed = False
 
     async def names(self) -> list[str]:
         """The tablespaces that there are, in order; `default` among them once it was used."""
         self._check_open()
-        return [name for name, fact in (await self._facts()).items() if not fact.dropped]
+        with translating():
+            names = await self.client.store.children(TABLESPACES)
+        return [name for name in names if name not in self.dropped]
 
     async def tablespace(self, name: str = DEFAULT, *, create: bool = False) -> Tablespace:
         """A tablespace, opened on first use; `default`, or any with `create`, is made if missing.
@@ -149,9 +162,8 @@ class AsyncHerd:
         async with self._opening:
             self._check_open()
             assert self._route.owns, "only its owner runs a folder's tablespaces"
-            if not self._tidied:
-                await self._remove_left()
-                self._tidied = True
+            if self._removing is None:
+                self._removing = asyncio.create_task(self._remove_left())
             found = self._spaces.get(name)
             if found is None:
                 await self._make_sure(name, create=create or name == DEFAULT)
@@ -345,33 +357,52 @@ class AsyncHerd:
         async with self._opening:
             self._check_open()
             with translating():
-                fact = await mark_dropped(self.client, name)
-                query, space = self._queries.pop(name, None), self._spaces.pop(name, None)
-                if space is not None:
-                    space.dropped = True
-                if query is not None:
-                    await query.close()
-                if space is not None:
-                    await space.close()
-                await remove_marked(self.client, self.workers, self._folder, name, fact)
+                try:
+                    fact = await mark_dropped(self.client, name)
+                except MetadataUnavailable:
+                    # It may be marked, and what is written from now on would be removed with it.
+                    await self._end(name)
+                    raise
+                self.dropped.add(name)
+                await self._end(name, dropped=True)
+                await self._remove(name, fact)
+
+    async def _end(self, name: str, *, dropped: bool = False) -> None:
+        query, space = self._queries.pop(name, None), self._spaces.pop(name, None)
+        if space is not None:
+            space.dropped = dropped
+        if query is not None:
+            await query.close()
+        if space is not None:
+            await space.close()
+
+    async def _remove(self, name: str, fact: SpaceFact) -> None:
+        """Remove what a dropped tablespace left, under the lock."""
+        await remove_marked(self.client, self.workers, self._folder, name, fact)
+        self.dropped.discard(name)
 
     async def _remove_left(self) -> None:
-        """Finish earlier drops that were interrupted."""
-        for name, fact in (await self._facts()).items():
-            if fact.dropped and name not in self._spaces:
+        """Finish earlier drops that were interrupted, beside everything else."""
+        directory = Directory(self.client.store, self.client.rng)
+        try:
+            for number, name in enumerate(await directory.names()):
+                if number % _FACTS_A_TURN == 0:
+                    # There may be thousands, and a folder's facts are read without waiting.
+                    await asyncio.sleep(0)
+                with suppress(CannotRead, FormatTooNew):
+                    fact = await directory.get(name)
+                    if fact is not None and fact.dropped:
+                        self.dropped.add(name)
+        except EngineError as error:
+            _logger.warning("dropped tablespaces are not looked for: %s", error)
+        for name in sorted(self.dropped):
+            async with self._opening:
                 try:
-                    with translating():
-                        await remove_marked(self.client, self.workers, self._folder, name, fact)
-                except Error as error:
+                    fact = await directory.get(name)
+                    if fact is not None and fact.dropped:
+                        await self._remove(name, fact)
+                except EngineError as error:
                     _logger.warning("tablespace %s is not removed yet: %s", name, error)
-
-    async def _facts(self) -> dict[str, SpaceFact]:
-        """The facts of all tablespaces by name, including those that are being dropped."""
-        with translating():
-            directory = Directory(self.client.store, self.client.rng)
-            names = await directory.names()
-            found = await asyncio.gather(*map(directory.get, names))
-        return {name: fact for name, fact in zip(names, found, strict=True) if fact is not None}
 
     async def close(self) -> None:
         """End all tablespaces that run here. May be called twice. Raises `StorageFailed`."""
@@ -384,6 +415,10 @@ class AsyncHerd:
         return HerdService(here, self.workers, self._wire, here)
 
     async def _close_spaces(self) -> None:
+        removing, self._removing = self._removing, None
+        if removing is not None:
+            removing.cancel()
+            await asyncio.gather(removing, return_exceptions=True)
         async with self._opening:
             queries, self._queries = self._queries, {}
             for query in queries.values():
@@ -410,7 +445,7 @@ class AsyncHerd:
                 if not there.dropped:
                     return False
                 # Whoever dropped it was cut short.
-                await remove_marked(self.client, self.workers, self._folder, name, there)
+                await self._remove(name, there)
             if not create:
                 known = ", ".join(await self.names()) or "none yet"
                 raise ProgrammingError(f"there is no tablespace {name}", hint=f"there are {known}")

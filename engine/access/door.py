@@ -205,7 +205,8 @@ class _User(Caller):
 
     async def onward(self) -> str:
         """See `Caller`."""
-        return await self._authenticator.session((await self.now()).name)
+        known = await self.now()
+        return await self._authenticator.session(known.name, made_ms=known.made_ms)
 
 
 class _Anonymous(Caller):

@@ -45,9 +45,12 @@ class Authenticator(Protocol):
         """
         ...
 
-    async def session(self, user: str, proved: "ScramVerifier | None" = None) -> str:
+    async def session(
+        self, user: str, proved: "ScramVerifier | None" = None, made_ms: int | None = None
+    ) -> str:
         """A token of a user who has proved it, good for minutes: for doors that ask at each call.
 
-        `token` accepts it on every node. `proved` is as in `principal`.
+        `token` accepts it on every node. `proved` is as in `principal`. If `made_ms` is given, it
+        must be the user's: a user who was removed and added again has another one.
         """
         ...

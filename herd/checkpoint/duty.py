@@ -11,7 +11,7 @@ import asyncio
 import logging
 from typing import TYPE_CHECKING
 
-from engine.errors import CannotRead, EngineError, NotFound
+from engine.errors import CannotRead, EngineError, FormatTooNew, NotFound
 from engine.log.position import START
 from herd.checkpoint.taking import Checkpointer
 from herd.staging.registry import sweep
@@ -46,7 +46,7 @@ async def _swept(space: "Tablespace", checkpointer: Checkpointer, term: int) -> 
     """Sweep; returns whether it succeeded. A lost manifest does not prevent new checkpoints."""
     try:
         await checkpointer.sweep(term)
-    except (NotFound, CannotRead) as error:
+    except (NotFound, CannotRead, FormatTooNew) as error:
         _logger.warning("old checkpoints of tablespace %s are kept for now: %s", space.name, error)
         return False
     return True

@@ -203,7 +203,7 @@ class Checkpointer:
             return None
         try:
             return await self.manifest(before)
-        except (NotFound, CannotRead) as error:
+        except (NotFound, CannotRead, FormatTooNew) as error:
             name = self._tablespace
             _logger.warning("checkpoint %s of %s is lost: %s", before.number, name, error)
             return None
@@ -274,13 +274,13 @@ class Checkpointer:
             return
         try:
             named = await self._named(kept)
-        except (NotFound, CannotRead):
+        except (NotFound, CannotRead, FormatTooNew):
             # What the unreadable one names is not known: nothing goes before it is gone itself.
             return
         for record in gone:
             try:
                 ledgers = {record.locator.ledger_id, *(await self.manifest(record)).ledgers}
-            except (NotFound, CannotRead):
+            except (NotFound, CannotRead, FormatTooNew):
                 ledgers = {record.locator.ledger_id}
             self._manifests.pop(record, None)
             for ledger_id in sorted(ledgers - named):

@@ -17,6 +17,7 @@ Invariants:
 
 import asyncio
 import logging
+import math
 from dataclasses import dataclass
 from functools import partial
 from typing import Final
@@ -34,6 +35,7 @@ from herd.nodes.placing import placed
 from herd.nodes.restoring import maker_of
 from herd.nodes.settings import NodeSettings
 
+_SWEEPS_AT_ONCE: Final = 8
 _RETRY_S: Final = 1.0
 _RETRY_S_MAX: Final = 300.0
 _logger = logging.getLogger(__name__)
@@ -62,6 +64,7 @@ class SpaceAuditor:
         """How long each replica is away, by tablespace and node."""
         self._sweeps: dict[str, _Sweep] = {}
         """The removals of dropped tablespaces, by uuid."""
+        self._sweeping = asyncio.Semaphore(_SWEEPS_AT_ONCE)
         self._looked_s: float | None = None
         self._loads: dict[str, int] | None = None
         """How many replicas each node should have; None: to be counted again."""
@@ -202,8 +205,9 @@ class SpaceAuditor:
 
     async def _remove(self, name: str, uuid: str, sweep: "_Sweep") -> None:
         try:
-            ledgers = await sweep_dropped(self._client, name, uuid)
-            await self._directory.forget(name, uuid)
+            async with self._sweeping:
+                ledgers = await sweep_dropped(self._client, name, uuid)
+                await self._directory.forget(name, uuid)
         except EngineError as error:
             sweep.failed(self._client.clock.monotonic())
             if str(error) != sweep.reason:
@@ -214,6 +218,7 @@ class SpaceAuditor:
             sweep.failed(self._client.clock.monotonic())
             _logger.exception("tablespace %s could not be removed", name)
         else:
+            sweep.not_before_s = math.inf
             self.spaces_swept += 1
             _logger.warning("tablespace %s is gone, with %d ledgers", name, ledgers)
         finally:

@@ -33,8 +33,8 @@ class FolderSpaces:
         self._herd = herd
 
     async def spaces(self) -> Iterable[str]:
-        """The names of all tablespaces."""
-        return await self._herd.names()
+        """The names of all tablespaces, also of those that are dropped and not removed yet."""
+        return sorted({*await self._herd.names(), *self._herd.dropped})
 
     async def create(
         self, name: str, *, expected: int = 1, nodes: Iterable[str] = (), leader: str = ""

@@ -105,8 +105,7 @@ class Node:
         self._suspended, self._seen_changes = dict[str, str](), -1
         """The uuids of suspended tablespaces that have a state here, as of so many changes."""
         self._ending: set[asyncio.Task[None]] = set()
-        self._names_ending: dict[str, str] = {}
-        """The names of tablespaces whose replica or state here is being closed, by uuid."""
+        self._names_ending: dict[str, str] = {}  # by uuid
         self._crowded = self._tidied = self._closed = False
         self._running: asyncio.Task[None] | None = None
         self._end_gauges = self._watched(metrics)

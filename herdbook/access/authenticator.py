@@ -113,11 +113,14 @@ class StoreAuthenticator:
             # Not looked up again: answers for thousands of tokens are kept for a while.
             raise AccessRefused(_TOKEN_REFUSED)
         found = await self._lately(("token", token_id), lambda: self.rows.token(token_id))
-        expected = found.digest if found is not None else bytes(32)
+        expected = found[0].digest if found is not None else bytes(32)
         right = hmac.compare_digest(digest_of(token), expected)
-        if found is None or not right or (found.expires_ms and is_over(found.expires_ms, now_ms)):
+        if found is None or not right:
             raise AccessRefused(_TOKEN_REFUSED)
-        return await self.principal(found.owner)
+        kept, owner = found
+        if kept.expires_ms and is_over(kept.expires_ms, now_ms):
+            raise AccessRefused(_TOKEN_REFUSED)
+        return owner.principal
 
     async def scram(self, user: str) -> ScramVerifier:
         """See `Authenticator`."""
@@ -134,10 +137,14 @@ class StoreAuthenticator:
             raise AccessRefused(NOT_PROVED)
         return found.principal
 
-    async def session(self, user: str, proved: ScramVerifier | None = None) -> str:
+    async def session(
+        self, user: str, proved: ScramVerifier | None = None, made_ms: int | None = None
+    ) -> str:
         """See `Authenticator`."""
         expires_ms = self._clock.wall_ms() + SESSION_MS
         known = await self.principal(user, proved)
+        if made_ms not in (None, known.made_ms):
+            raise AccessRefused(f"{known.name} is another user now: log in")
         return sign(Claims(SESSION, known.name, expires_ms, (), known.made_ms), self._keys()[0])
 
     async def _user(self, name: str) -> User | None:

@@ -146,15 +146,24 @@ class UserRows:
 
     async def user(self, name: str) -> User | None:
         """A user with their grants. An unknown name takes as long as a known one."""
-        known, grants = await self.find(name), await self.grants(name)
+        before, grants = None, await self.grants(name)
+        known = await self.find(name)
+        while known != before:
+            # If the user was removed and added again meanwhile, the grants are another user's.
+            before, grants = known, await self.grants(name)
+            known = await self.find(name)
         if known is None:
             return None
         return User(known.verifier, Principal(known.name, known.admin, grants, known.made_ms))
 
-    async def token(self, token_id: str) -> Token | None:
-        """A token by its id."""
+    async def token(self, token_id: str) -> tuple[Token, User] | None:
+        """A token and its owner; None if there is no such token."""
         row = await self._get(_TOKENS, token_id)
-        return None if row is None else _token(row)
+        user = None if row is None else await self.user(row["owner"])
+        # A token is removed with its owner: if it still exists, this user is the one who made it.
+        if row is None or user is None or await self._get(_TOKENS, token_id) is None:
+            return None
+        return _token(row), user
 
     async def any(self) -> bool:
         """Whether there are users."""

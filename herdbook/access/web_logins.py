@@ -60,7 +60,9 @@ class FileUsers:
         """See `Authenticator`."""
         raise AccessRefused("users of a file have no sessions")
 
-    async def session(self, user: str, proved: ScramVerifier | None = None) -> str:
+    async def session(
+        self, user: str, proved: ScramVerifier | None = None, made_ms: int | None = None
+    ) -> str:
         """See `Authenticator`."""
         raise AccessRefused("users of a file have no sessions")
 

@@ -59,7 +59,9 @@ class Knows:
             raise AccessRefused("there is no such user")
         return self.people[user]
 
-    async def session(self, user: str, proved: ScramVerifier | None = None) -> str:
+    async def session(
+        self, user: str, proved: ScramVerifier | None = None, made_ms: int | None = None
+    ) -> str:
         """There are no tokens."""
         raise AccessRefused("by password only")
 

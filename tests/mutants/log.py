@@ -47,8 +47,8 @@ LEADING_MUTANTS: Final = (
         "takeover-does-not-recover",
         "design 4.4: a takeover recovers the last listed ledger, and with it fences its writer",
         _LOG,
-        "self._client.open_ledger(ledger, recover=True)",
-        "self._client.open_ledger(ledger, recover=False)",
+        "reader = await self._client.open_ledger(ledger, recover=True)",
+        "reader = await self._client.open_ledger(ledger, recover=False)",
         by_test(
             _LEADING_TESTS,
             "test_an_old_leader_that_cannot_hear_the_list_is_stopped_by_the_bookies",

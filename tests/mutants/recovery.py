@@ -49,8 +49,8 @@ RECOVERY_MUTANTS: Final = (
         "recovery-starts-before-its-fragment",
         "2.4-5, 2.6-2 (#2615): recovery starts at the last fragment's first entry at the earliest",
         _RECOVERY,
-        "lac = max(await self._fence(), self._frozen.first - 1)",
-        "lac = await self._fence()",
+        "lac = max(await self.fence(), self._frozen.first - 1)",
+        "lac = await self.fence()",
         by_test(_TESTS, "test_recovery_of_an_empty_new_fragment_starts_at_that_fragment"),
     ),
     Mutant(

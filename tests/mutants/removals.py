@@ -135,9 +135,9 @@ REMOVAL_MUTANTS: Final = (
         "a removal raises the epoch that it has read, and no other one",
         _LOG,
         "self._lists.update(held, raised_from(held.list.epoch))\n"
-        "        epoch = held.list.epoch\n        try",
+        "        epoch = held.list.epoch\n        await self._fence_last",
         "self._lists.update(held, lambda now: raised_from(now.epoch)(now))\n"
-        "        epoch = held.list.epoch\n        try",
+        "        epoch = held.list.epoch\n        await self._fence_last",
         _LATE,
     ),
     Mutant(
@@ -152,8 +152,8 @@ REMOVAL_MUTANTS: Final = (
         "a-removal-does-not-fence",
         "the last ledger is closed: whoever writes it has nothing acknowledged any more",
         _LOG,
-        "            await self._close_last(held.list)\n        except MetadataUnavailable:",
-        "            pass\n        except MetadataUnavailable:",
+        "        await self._fence_last(held.list)\n",
+        "",
         _A_TERM,
     ),
     Mutant(
@@ -223,8 +223,8 @@ REMOVAL_MUTANTS: Final = (
         "a-sweep-goes-by-the-name-alone",
         "a ledger goes only if its own metadata name an older epoch",
         _DROPPING,
-        "if marks is not None and marks.epoch < epoch:",
-        "if marks is not None:",
+        "and marks.owner in owners and marks.epoch < epoch:",
+        "and marks.owner in owners:",
         by_test(_AGAIN_TESTS, f"{_SWEEP}[11]"),
     ),
     Mutant(

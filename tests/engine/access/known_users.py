@@ -63,10 +63,15 @@ class KnownUsers:
             raise AccessRefused(NOT_PROVED)
         return self.users[user]
 
-    async def session(self, user: str, proved: ScramVerifier | None = None) -> str:
+    async def session(
+        self, user: str, proved: ScramVerifier | None = None, made_ms: int | None = None
+    ) -> str:
         """See `Authenticator`."""
         expires_ms = self._clock.wall_ms() + SESSION_MS
-        return sign(Claims(SESSION, (await self.principal(user, proved)).name, expires_ms), KEY)
+        known = await self.principal(user, proved)
+        if made_ms not in (None, known.made_ms):
+            raise AccessRefused(NOT_PROVED)
+        return sign(Claims(SESSION, known.name, expires_ms), KEY)
 
     def _ask(self, what: str) -> None:
         self.asked.append(what)

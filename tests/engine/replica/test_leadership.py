@@ -101,6 +101,7 @@ def test_a_deposed_leader_closed_while_ending_its_term_does_not_block_the_next_l
         await closing
         # The process of the first replica keeps running and renews its lease.
         await reached(two.may_answer)
+        assert await two.propose(b"a=1") == b"-"
 
     with_replicas(script)
 

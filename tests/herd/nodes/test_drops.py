@@ -10,7 +10,7 @@ from engine.ledger.client import LedgerClient
 from engine.state.contract import State
 from herd.nodes import auditor
 from herd.nodes.dropping import sweep_dropped
-from herd.nodes.facts import SPACES
+from herd.nodes.facts import SPACES, SpaceFact, encode_fact
 from tests.herd.nodes.yard import SETTINGS, Bank, Yard, in_yard
 from tests.simulation.virtual import elapse
 
@@ -87,6 +87,36 @@ def test_a_removal_that_keeps_failing_delays_nothing_else_and_backs_off(
     assert len(pauses_s) >= 3 and pauses_s[0] < 2.0
     assert all(after > 1.5 * before for before, after in pairwise(pauses_s))
     assert caplog.text.count("no bookie answers") == 1, "one warning for the same reason"
+
+
+def test_a_backlog_of_dropped_tablespaces_is_removed_a_few_at_a_time(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    async def script(yard: Yard) -> None:
+        running = most = 0
+
+        async def slowly(client: LedgerClient, name: str, uuid: str) -> int:
+            nonlocal running, most
+            running += 1
+            most = max(most, running)
+            await elapse(0.5)
+            running -= 1
+            return await sweep_dropped(client, name, uuid)
+
+        monkeypatch.setattr(auditor, "sweep_dropped", slowly)
+        await yard.add("a", "b")
+        for number in range(20):
+            fact = SpaceFact(f"uuid {number}", 1, 1, ("a",), dropped=True)
+            await yard.own.store.create(f"{SPACES}/farm{number}", encode_fact(fact))
+
+        async def gone() -> None:
+            while await yard.own.store.children(SPACES):
+                await elapse(0.1)
+
+        await asyncio.wait_for(gone(), 10.0)
+        assert most == 8
+
+    in_yard(script)
 
 
 def test_a_tablespace_is_not_swept_while_one_of_its_replicas_is_closing(

@@ -9,15 +9,20 @@ from typing import Any
 import pytest
 
 import herd
-from engine.errors import RecoveryIncomplete
+from engine.errors import MetadataUnavailable, RecoveryIncomplete
+from engine.ledger.client import LedgerClient
 from engine.log.log import ReplicatedLog
+from herd import store
 from herd.errors import (
+    Error,
     LeaderUnavailable,
     NameTaken,
     NoSuchTable,
     NotSupportedError,
     ProgrammingError,
+    StorageFailed,
 )
+from herd.nodes.facts import SPACES, SpaceFact
 from herd.nodes.folder_spaces import mark_dropped
 from tests.herd.wire.wiring import embedded, through_socket
 
@@ -90,7 +95,7 @@ async def test_a_drop_that_failed_can_be_repeated(
                     await session.execute("DROP TABLESPACE farm")
         assert await opened.names() == ["default"]
         assert (tmp_path / "herd" / "farm").exists()
-        await session.execute("DROP TABLESPACE farm")
+        await session.execute("DROP TABLESPACE IF EXISTS farm")
         assert not (tmp_path / "herd" / "farm").exists()
         await session.execute("CREATE TABLESPACE IF NOT EXISTS farm")
         farm = await opened.session("farm")
@@ -105,11 +110,53 @@ async def test_opening_a_folder_finishes_an_interrupted_drop(
         await opened.make("farm")
         await opened.session("farm")
         await mark_dropped(opened.client, "farm")
-        assert await opened.names() == ["default"]
     assert (tmp_path / "herd" / "farm").exists()
     async with herd.open_folder(tmp_path) as opened:
         await opened.session()
+        assert opened._removing is not None
+        await opened._removing
         assert not (tmp_path / "herd" / "farm").exists()
+
+
+async def test_a_damaged_fact_of_one_tablespace_does_not_affect_the_others(tmp_path: Path) -> None:
+    async with herd.open_folder(tmp_path) as opened:
+        await opened.make("good")
+        await opened.make("bad")
+        key = f"{SPACES}/bad"
+        found = await opened.client.store.get(key)
+        assert found is not None
+        await opened.client.store.set(key, b"damaged", found.version)
+    async with herd.open_folder(tmp_path) as opened:
+        session = await opened.session("good")
+        assert opened._removing is not None
+        await opened._removing
+        assert list((await session.execute("SHOW TABLES")).rows) == []
+        await opened.make("other")
+        assert await opened.names() == ["bad", "good", "other"]
+        with pytest.raises(StorageFailed, match="damaged"):
+            await opened.session("bad")
+
+
+async def test_nothing_is_written_into_a_tablespace_that_may_be_marked_as_dropped(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def marks(client: LedgerClient, name: str) -> SpaceFact:
+        await mark_dropped(client, name)
+        raise MetadataUnavailable("the reply was lost")
+
+    async with herd.open_folder(tmp_path) as opened:
+        session = await opened.session()
+        await session.execute("CREATE TABLESPACE farm")
+        farm = await opened.session("farm")
+        await farm.execute("CREATE TABLE cow (id INT PRIMARY KEY)")
+        with monkeypatch.context() as patched:
+            patched.setattr(store, "mark_dropped", marks)
+            with pytest.raises(LeaderUnavailable, match="the reply was lost"):
+                await session.execute("DROP TABLESPACE farm")
+        with pytest.raises(Error):
+            await farm.execute("INSERT INTO cow VALUES (1)")
+        with pytest.raises(ProgrammingError, match="no tablespace farm"):
+            await opened.session("farm")
 
 
 @pytest.mark.parametrize("turns", [0, 3, 8])

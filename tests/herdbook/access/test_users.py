@@ -165,6 +165,64 @@ async def test_an_old_password_does_not_log_in_as_a_new_user_of_the_same_name(
         assert (await known.password("ann", "another word")).admin
 
 
+async def test_a_token_of_a_removed_user_does_not_log_in_as_a_new_user_of_the_same_name(
+    tmp_path: Path,
+) -> None:
+    async with users(tmp_path) as (rows, known, clock):
+        await rows.add("root", "root's word", admin=True)
+        await rows.add("ann", "ann's word")
+        token = await rows.make_token("ann")
+        # The user was looked up some time before the token.
+        await known.principal("ann")
+        clock.added_s += FRESH_S * 0.9
+        await known.token(token)
+        await rows.remove("ann")
+        await rows.add("ann", "another word", admin=True)
+        clock.added_s += FRESH_S * 0.2
+        # Until it is looked up again, it is at most a token of the user who was removed.
+        assert not (await known.token(token)).admin
+        clock.added_s += FRESH_S + 1
+        with pytest.raises(AccessRefused):
+            await known.token(token)
+
+
+async def test_grants_are_those_of_the_user_whose_row_was_read(tmp_path: Path) -> None:
+    async with users(tmp_path) as (rows, _, _):
+        await rows.add("root", "root's word", admin=True)
+        await rows.add("ann", "ann's word")
+        usual, looks = rows.grants, 0
+
+        async def late(name: str) -> tuple[Grant, ...]:
+            nonlocal looks
+            found = await usual(name)
+            looks += 1
+            if looks == 1:
+                await rows.remove("ann")
+                await rows.add("ann", "another word")
+                await rows.grant("ann", Grant("tenant", "elsa", "write"))
+            return found
+
+        rows.grants = late  # type: ignore[method-assign]
+        user = await rows.user("ann")
+        assert user is not None
+        assert user.principal.grants == (Grant("tenant", "elsa", "write"),)
+        assert ScramVerifier.parse(user.verifier).fits("another word")
+
+
+async def test_the_token_of_a_connection_is_not_of_a_new_user_of_the_same_name(
+    tmp_path: Path,
+) -> None:
+    async with users(tmp_path) as (rows, known, _):
+        await rows.add("root", "root's word", admin=True)
+        await rows.add("ann", "ann's word")
+        before = await known.principal("ann")
+        await rows.remove("ann")
+        await rows.add("ann", "another word", admin=True)
+        known._kept.clear()
+        with pytest.raises(AccessRefused, match="another user"):
+            await known.session("ann", made_ms=before.made_ms)
+
+
 @pytest.mark.parametrize("again", ["added", "another password"])
 async def test_a_password_is_refused_if_the_user_changes_while_it_is_checked(
     tmp_path: Path, again: str, monkeypatch: pytest.MonkeyPatch

@@ -66,7 +66,9 @@ class Users:
             raise AccessRefused("no such user")
         return self.principals[user]
 
-    async def session(self, user: str, proved: ScramVerifier | None = None) -> str:
+    async def session(
+        self, user: str, proved: ScramVerifier | None = None, made_ms: int | None = None
+    ) -> str:
         """See `Authenticator`."""
         raise AccessRefused("not over HTTP")
 
