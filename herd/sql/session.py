@@ -105,14 +105,17 @@ class Session:
             except Exception as error:
                 failure = self._failure(error)
             else:
-                return self._execute(text, parameters, parsed)
+                return self._execute(text, parameters, parsed, planned)
             raise failure
-        return self._execute(text, parameters, parsed)
+        return self._execute(text, parameters, parsed, None)
 
-    async def _execute(self, text: str, parameters: Parameters, parsed: Parsed | None) -> Result:
+    async def _execute(
+        self, text: str, parameters: Parameters, parsed: Parsed | None, planned: Planned | None
+    ) -> Result:
         self.running = running = Running(text, self.space.clock.monotonic())
         try:
-            planned = await self.planned(text, parsed)
+            if planned is None:
+                planned = await self.planned(text, parsed)
             if planned.adds:
                 self.space.check_room()
             if planned.statement is None:
@@ -235,11 +238,14 @@ class Session:
 
     def plan(self, text: str, parsed: Parsed | None = None) -> Planned:
         """How a short statement would run now. Raises what is wrong with it, and `AccessDenied`."""
-        known, catalog = self._plans.known(text), self._catalog
-        if known is not None and known.is_of(catalog):
-            self._check(known)
-            return known
+        known, transaction = self._plans.known(text), self.transaction
+        catalog = self.space.catalog if transaction is None else transaction.catalog
         if known is not None:
+            # As `is_of` and `_check`: each read by key passes here, and calls cost.
+            if known.catalog is catalog or known.statement is None:
+                if self.permits is not None:
+                    self.permits.check(known)
+                return known
             parsed = known.parsed
         return self._kept(Planned(parse(text) if parsed is None else parsed, catalog))
 
