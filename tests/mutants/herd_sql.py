@@ -191,8 +191,8 @@ HERD_SQL_MUTANTS: Final = (
         "sessions-of-a-dropped-tablespace-try-for-ever",
         "a session of a dropped tablespace fails with an error that says so",
         "herd/store.py",
-        "                    space.dropped = True\n",
-        "                    space.dropped = False\n",
+        "            space.dropped = dropped\n",
+        "            space.dropped = False\n",
         by_test(
             "herd/nodes/test_folder_spaces.py",
             "test_sessions_of_a_dropped_tablespace_never_write_into_its_successor",
