@@ -266,7 +266,8 @@ class SessionConnection(ServedCalls):
     def _send_counted(self, request: int, data: bytes) -> None:
         self._send(request, data)
         self._untaken.append(len(data))
-        if self.wire.over:
+        if self.wire.over or not self.wire.queued_bytes:
+            # As a rule the socket takes an answer at once. To wait for that costs a turn.
             self._all_taken()
         elif len(self._untaken) == 1:
             self.wire.when_empty(self._all_taken)
