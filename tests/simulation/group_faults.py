@@ -59,22 +59,6 @@ class GroupNemesis(ReplicaNemesis):
         most = max(self._nodes, key=lambda node: leads[node])
         return most if leads[most] else None
 
-    def _stop_replica(self, node: ReplicaNode) -> bool:
-        """Close a node as for an upgrade. Its process restarts after a while, closed or not."""
-        assert isinstance(node, GroupNode)
-        if not node.up or node.node is None or node.process.paused:
-            return False
-        process = node.process
-        self._world.loop.spawn(process, node.stop(), f"{node.name} stop")
-
-        def end() -> None:
-            if node.up and node.process is process:
-                node.crash()
-            self._start_replica(node)
-
-        self._mend_later(end)
-        return True
-
     def _fail_state(self, node: ReplicaNode) -> bool:
         """The disks of nodes never fail here: the seeds of one tablespace test failing disks."""
         return False

@@ -153,6 +153,11 @@ class GroupNode(ReplicaNode):
         super().wipe()
         self.group_states.erase()
 
+    @property
+    def serves(self) -> bool:
+        """See `ReplicaNode`."""
+        return self.node is not None
+
     async def stop(self) -> None:
         """Shut down cleanly, as for an upgrade."""
         node, self.node = self.node, None

@@ -161,7 +161,7 @@ class ReplicaNemesis(Nemesis):
 
     def _stop_replica(self, node: ReplicaNode) -> bool:
         """Close it as for an upgrade. It ends when closing is done, or after a time-out."""
-        if not node.up or node.replica is None or node.process.paused:
+        if not node.up or not node.serves or node.process.paused:
             return False
         loop, process = self._world.loop, node.process
         loop.spawn(process, node.stop(), f"{node.name} stop")

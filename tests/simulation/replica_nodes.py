@@ -238,6 +238,11 @@ class ReplicaNode(ClientNode):
         assert not self.up
         self.states.wipe()
 
+    @property
+    def serves(self) -> bool:
+        """Whether what it runs has started."""
+        return self.replica is not None
+
     async def stop(self) -> None:
         """End in good order, as for an upgrade."""
         replica = self.replica
