@@ -16,7 +16,7 @@ from engine.errors import CannotRead, EngineError, NotLeader, Unavailable
 from engine.replica import ConfirmedReads
 from engine.replica.contract import Role
 from engine.state.stored import StateSettings, StoredState
-from herd.errors import Error, LeaderUnavailable
+from herd.errors import Error, InterfaceError, LeaderUnavailable
 from herd.nodes.facts import SPACES, SpaceFact, decode_space
 from herd.nodes.node import Node
 from herd.nodes.settings import NodeSettings
@@ -255,7 +255,11 @@ class GroupNode(ReplicaNode):
         try:
             space = await node.tablespace(group)
         except LeaderUnavailable as error:
-            raise NotLeader(str(error), node.leader_of(group) or "") from error
+            leader = None
+            with contextlib.suppress(InterfaceError):
+                # It may be closed by now.
+                leader = node.leader_of(group)
+            raise NotLeader(str(error), leader or "") from error
         except (Error, CannotRead, EngineError) as error:
             raise Unavailable(f"{self.name}: {error}") from error
         hosted = node.hosted(group)
