@@ -377,24 +377,24 @@ class AsyncHerd:
             await space.close()
 
     async def _remove(self, name: str, fact: SpaceFact) -> None:
-        """Remove what a dropped tablespace left, under the lock."""
+        """Remove what a dropped tablespace left. The caller holds the lock."""
         await remove_marked(self.client, self.workers, self._folder, name, fact)
         self.dropped.discard(name)
 
     async def _remove_left(self) -> None:
-        """Finish earlier drops that were interrupted, beside everything else."""
+        """Finish earlier drops that were interrupted. This runs in the background."""
         directory = Directory(self.client.store, self.client.rng)
         try:
             for number, name in enumerate(await directory.names()):
                 if number % _FACTS_A_TURN == 0:
-                    # There may be thousands, and a folder's facts are read without waiting.
+                    # There may be thousands of facts, and reading them never waits in a folder.
                     await asyncio.sleep(0)
                 with suppress(CannotRead, FormatTooNew):
                     fact = await directory.get(name)
                     if fact is not None and fact.dropped:
                         self.dropped.add(name)
         except EngineError as error:
-            _logger.warning("dropped tablespaces are not looked for: %s", error)
+            _logger.warning("interrupted drops could not be looked for: %s", error)
         for name in sorted(self.dropped):
             async with self._opening:
                 try:
@@ -443,9 +443,12 @@ class AsyncHerd:
             if (found := await store.get(key)) is not None:
                 there = decode_space(found.value)
                 if not there.dropped:
+                    self.dropped.discard(name)
                     return False
-                # Whoever dropped it was cut short.
+                # An earlier drop was interrupted.
                 await self._remove(name, there)
+            # Its removal may have succeeded although the reply was lost.
+            self.dropped.discard(name)
             if not create:
                 known = ", ".join(await self.names()) or "none yet"
                 raise ProgrammingError(f"there is no tablespace {name}", hint=f"there are {known}")

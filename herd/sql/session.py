@@ -241,7 +241,7 @@ class Session:
         known, transaction = self._plans.known(text), self.transaction
         catalog = self.space.catalog if transaction is None else transaction.catalog
         if known is not None:
-            # As `is_of` and `_check`: each read by key passes here, and calls cost.
+            # `is_of` and `_check`, inlined: every read by key passes here.
             if known.catalog is catalog or known.statement is None:
                 if self.permits is not None:
                     self.permits.check(known)

@@ -267,7 +267,7 @@ class SessionConnection(ServedCalls):
         self._send(request, data)
         self._untaken.append(len(data))
         if self.wire.over or not self.wire.queued_bytes:
-            # As a rule the socket takes an answer at once. To wait for that costs a turn.
+            # The socket usually takes an answer at once, and waiting for that costs a loop turn.
             self._all_taken()
         elif len(self._untaken) == 1:
             self.wire.when_empty(self._all_taken)

@@ -146,12 +146,13 @@ class UserRows:
 
     async def user(self, name: str) -> User | None:
         """A user with their grants. An unknown name takes as long as a known one."""
-        before, grants = None, await self.grants(name)
         known = await self.find(name)
-        while known != before:
-            # If the user was removed and added again meanwhile, the grants are another user's.
-            before, grants = known, await self.grants(name)
-            known = await self.find(name)
+        while True:
+            grants = await self.grants(name)
+            before, known = known, await self.find(name)
+            if known == before:
+                break
+            # The user was removed and added again: the grants may be those of the one before.
         if known is None:
             return None
         return User(known.verifier, Principal(known.name, known.admin, grants, known.made_ms))

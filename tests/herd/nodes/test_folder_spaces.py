@@ -22,6 +22,7 @@ from herd.errors import (
     ProgrammingError,
     StorageFailed,
 )
+from herd.nodes.directory import Directory
 from herd.nodes.facts import SPACES, SpaceFact
 from herd.nodes.folder_spaces import mark_dropped
 from tests.herd.wire.wiring import embedded, through_socket
@@ -157,6 +158,26 @@ async def test_nothing_is_written_into_a_tablespace_that_may_be_marked_as_droppe
             await farm.execute("INSERT INTO cow VALUES (1)")
         with pytest.raises(ProgrammingError, match="no tablespace farm"):
             await opened.session("farm")
+
+
+async def test_a_name_is_listed_again_after_a_removal_whose_reply_was_lost(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    usual = Directory.forget
+
+    async def forgets(directory: Directory, name: str, uuid: str) -> None:
+        await usual(directory, name, uuid)
+        raise MetadataUnavailable("the reply was lost")
+
+    async with herd.open_folder(tmp_path) as opened:
+        session = await opened.session()
+        await session.execute("CREATE TABLESPACE farm")
+        with monkeypatch.context() as patched:
+            patched.setattr(Directory, "forget", forgets)
+            with pytest.raises(LeaderUnavailable, match="the reply was lost"):
+                await session.execute("DROP TABLESPACE farm")
+        await session.execute("CREATE TABLESPACE farm")
+        assert await opened.names() == ["default", "farm"]
 
 
 @pytest.mark.parametrize("turns", [0, 3, 8])

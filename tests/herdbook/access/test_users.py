@@ -186,6 +186,29 @@ async def test_a_token_of_a_removed_user_does_not_log_in_as_a_new_user_of_the_sa
             await known.token(token)
 
 
+async def test_a_known_name_is_looked_up_with_as_many_reads_as_an_unknown_one(
+    tmp_path: Path,
+) -> None:
+    async with users(tmp_path) as (rows, _, _):
+        await rows.add("root", "root's word", admin=True)
+        find, grants = rows.find, rows.grants
+        reads: list[str] = []
+
+        async def finds(name: str) -> Known | None:
+            reads.append("find")
+            return await find(name)
+
+        async def reads_grants(name: str) -> tuple[Grant, ...]:
+            reads.append("grants")
+            return await grants(name)
+
+        rows.find, rows.grants = finds, reads_grants  # type: ignore[method-assign]
+        assert await rows.user("root") is not None
+        known, reads = reads, []
+        assert await rows.user("nobody there") is None
+        assert reads == known
+
+
 async def test_grants_are_those_of_the_user_whose_row_was_read(tmp_path: Path) -> None:
     async with users(tmp_path) as (rows, _, _):
         await rows.add("root", "root's word", admin=True)
