@@ -138,7 +138,7 @@ class FollowerSession(Session):
             planned = await self.planned(parsed.text, parsed, reading.catalog)
         statement = planned.statement
         assert statement is not None
-        work = self._work(reading)
+        work = self._work(planned, reading)
         given = given_of(self.space, planned, parameters)
         try:
             result = await statement.run(work, given)

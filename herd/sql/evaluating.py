@@ -6,6 +6,7 @@ Invariants:
 """
 
 from collections.abc import Iterator, Sequence
+from functools import partial
 from typing import Any, Final
 
 from sqlglot import exp
@@ -21,6 +22,8 @@ from herd.sql.statement import Given, Work
 from herd.types import Stored, returning
 
 _ROWS_AT_ONCE: Final = 1_000
+_FEW_ROWS: Final = 20
+"""A query over so many rows is built on the event loop."""
 _ORDER: Final = "n"
 
 
@@ -44,11 +47,11 @@ async def evaluate_rows(
 
     Raises what the query engine raises.
     """
-    used: dict[int, Column] = {}
-    outputs = [_over_places(with_values(tree, given), names, used) for tree in trees]
     found: list[tuple[Any, ...]] = []
     for start in range(0, len(rows), _ROWS_AT_ONCE):
-        query = _query(outputs, used, rows[start : start + _ROWS_AT_ONCE])
+        some = rows[start : start + _ROWS_AT_ONCE]
+        make = partial(_query, trees, names, some, given)
+        query = await work.made(make, long=len(some) > _FEW_ROWS)
         found += python_rows(await work.query.run(query, (), work.own))
     if len(found) != len(rows):
         raise NotSupportedError("an aggregate here, where one row is looked at")
@@ -69,7 +72,9 @@ def _over_places(tree: exp.Expr, names: Names, used: dict[int, Column]) -> exp.E
     return changed
 
 
-def _query(outputs: Sequence[exp.Expr], used: dict[int, Column], rows: Sequence[Row]) -> exp.Expr:
+def _query(trees: Sequence[exp.Expr], names: Names, rows: Sequence[Row], given: Given) -> exp.Expr:
+    used: dict[int, Column] = {}
+    outputs = [_over_places(with_values(tree, given), names, used) for tree in trees]
     tuples = [
         exp.Tuple(expressions=[literal(number), *_values(used, row)])
         for number, row in enumerate(rows)
@@ -77,8 +82,7 @@ def _query(outputs: Sequence[exp.Expr], used: dict[int, Column], rows: Sequence[
     columns = [exp.to_identifier(name) for name in (_ORDER, *(f"c{place}" for place in used))]
     alias = exp.TableAlias(this=exp.to_identifier("r"), columns=columns)
     named = [
-        exp.alias_(output.copy(), f"value:{place}", quoted=True)
-        for place, output in enumerate(outputs)
+        exp.alias_(output, f"value:{place}", quoted=True) for place, output in enumerate(outputs)
     ]
     query = exp.Select(expressions=named).from_(exp.Values(expressions=tuples, alias=alias))
     return query.order_by(exp.column(_ORDER))

@@ -229,17 +229,20 @@ class Insert:
         """Put the values into rows that only the query engine can evaluate."""
         for start in range(0, len(self.hard), _VALUES_AT_ONCE):
             some = self.hard[start : start + _VALUES_AT_ONCE]
-            query = exp.Select(
-                expressions=[
-                    exp.alias_(value.copy(), f"value:{place}", quoted=True)
-                    for place, (_, _, value) in enumerate(some)
-                ]
-            )
-            if self.ctes is not None:
-                query.set("with_", self.ctes.copy())
+            query = await work.made(partial(self._values_query, [value for _, _, value in some]))
             [found] = python_rows(await work.query.run(query, given[:-1], work.transaction))
             for (place, column, _), value in zip(some, found, strict=True):
                 rows[place][column.number] = stored_of(self.table, column, value)
+
+    def _values_query(self, values: Sequence[exp.Expr]) -> exp.Expr:
+        named = [
+            exp.alias_(value.copy(), f"value:{place}", quoted=True)
+            for place, value in enumerate(values)
+        ]
+        query = exp.Select(expressions=named)
+        if self.ctes is not None:
+            query.set("with_", self.ctes.copy())
+        return query
 
     async def _rows_of_query(self, work: Work, given: Given) -> list[Row]:
         assert self.source is not None

@@ -161,7 +161,7 @@ def parse(text: str) -> Parsed:
     if len(text) > LONG_CHARACTERS:
         for part in (tree, tree.args.get("expression")):
             if isinstance(part, exp.Expr):
-                part.meta[_LONG] = True
+                mark_long(part)
     names, count = _number(tree)
     return Parsed(text, word, tree, word in _UPSERTS, names, count, start)
 
@@ -182,6 +182,11 @@ def end_of(tree: exp.Expr) -> int:
 def is_long(tree: exp.Expr) -> bool:
     """Whether a query is of a long text: to make it ready would keep the loop for long."""
     return _LONG in tree.meta
+
+
+def mark_long(tree: exp.Expr) -> None:
+    """Note that a query is made of parts of a long text, or of many values (see `is_long`)."""
+    tree.meta[_LONG] = True
 
 
 def _check_names(text: str, tree: exp.Expr) -> None:

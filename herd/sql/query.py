@@ -18,7 +18,7 @@ from sqlglot import exp
 
 from engine.ports.workers import Workers
 from engine.state.contract import Snapshot
-from herd.arrow import KEY, POSITION, python_rows
+from herd.arrow import python_rows
 from herd.catalog import Catalog, rows_of
 from herd.columns import ColumnCache, ColumnSettings
 from herd.errors import Error, NotSupportedError, TransactionEnded
@@ -28,7 +28,7 @@ from herd.schema import Table
 from herd.sql.by_index import Way, short_way
 from herd.sql.completing import complete
 from herd.sql.duck import DuckThreads, Work
-from herd.sql.parsing import is_long
+from herd.sql.parsing import is_long, mark_long
 from herd.sql.prepared import Prepared, PreparedQueries
 from herd.sql.query_pool import QueryPool
 from herd.sql.query_settings import QuerySettings
@@ -37,7 +37,7 @@ from herd.sql.resolving import CheckpointWanted, Source
 from herd.sql.system import system_table
 from herd.tablespace import Tablespace
 from herd.transaction import Transaction
-from herd.turns import ROWS_AT_ONCE
+from herd.turns import ROWS_AT_ONCE, read_long
 
 T = TypeVar("T")
 
@@ -123,39 +123,13 @@ class QueryEngine:
         query = _Query(self, tree, parameters, transaction, moment, stale)
         return await query.answer()
 
-    async def rows_for_update(
-        self,
-        table: Table,
-        where: exp.Expr | None,
-        transaction: Transaction,
-        extra: Sequence[exp.Expr] = (),
-        parameters: Sequence[Any] = (),
-        *,
-        alias: str = "",
-        moment: datetime.datetime | None = None,
-    ) -> list[tuple[bytes, bytes, tuple[Any, ...]]]:
-        """The rows for which a condition is true: key, position of the last change, `extra`.
-
-        `extra` are expressions over the row, answered as Python values. Raises as `run` does.
-        """
-        outputs: list[exp.Expr] = [exp.column(KEY), exp.column(POSITION)]
-        outputs += [
-            exp.alias_(each.copy(), f"extra:{place}", quoted=True)
-            for place, each in enumerate(extra)
-        ]
-        tree = exp.Select(expressions=outputs).from_(
-            exp.Table(
-                this=exp.to_identifier(table.name, quoted=True),
-                alias=exp.TableAlias(this=exp.to_identifier(alias or table.name, quoted=True)),
-            ),
-            copy=False,
-        )
-        if where is not None:
-            tree.set("where", exp.Where(this=where.copy()))
-        found = await self.run(tree, parameters, transaction, moment=moment)
-        return await self.off_loop(
-            found.num_rows, lambda: [(row[0], row[1], row[2:]) for row in python_rows(found)]
-        )
+    async def built(self, make: Callable[[], exp.Expr], *, long: bool) -> exp.Expr:
+        """The query that `make` builds. A long one is built, and later planned, in a thread."""
+        if not long:
+            return make()
+        tree = await read_long(self.workers, make)
+        mark_long(tree)
+        return tree
 
     async def off_loop(self, count: int, make: Callable[[], T]) -> T:
         """The result of `make`, called in a thread if `count` rows or columns are many."""

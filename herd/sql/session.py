@@ -303,11 +303,11 @@ class Session:
                 planned = await self.planned(planned.parsed.text, planned.parsed)
                 continue
             if not planned.needs_transaction:
-                return await run(planned, self._work(None))
+                return await run(planned, self._work(planned, None))
             transaction = self.space.begin()
             try:
                 with transaction.in_use():
-                    result = await run(planned, self._work(transaction))
+                    result = await run(planned, self._work(planned, transaction))
                 await self._commit(transaction)
                 return result
             except DefinitionsChanged:
@@ -330,7 +330,7 @@ class Session:
                 continue
             try:
                 with transaction.statement():
-                    return await run(planned, self._work(transaction))
+                    return await run(planned, self._work(planned, transaction))
             except DefinitionsChanged:
                 continue
             except Deadlock:
@@ -338,12 +338,13 @@ class Session:
                 raise
         raise InternalError("definitions change faster than the statement can be planned")
 
-    def _work(self, transaction: Transaction | None) -> Work:
+    def _work(self, planned: Planned, transaction: Transaction | None) -> Work:
         if transaction is not None:
             self._latest = transaction
             transaction.waited_s = 0.0
         alone = transaction is None or transaction is not self.transaction
-        return Work(self.space, self.query, transaction, self._sequences, alone)
+        long = len(planned.parsed.text) > LONG_CHARACTERS
+        return Work(self.space, self.query, transaction, self._sequences, alone, long)
 
     async def _commit(self, transaction: Transaction) -> None:
         transaction.check()

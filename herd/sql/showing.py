@@ -7,13 +7,14 @@ Invariants:
 import datetime
 from collections import Counter
 from collections.abc import Mapping, Sequence
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from herd.catalog import Catalog
 from herd.errors import NoSuchTable, NotSupportedError, SqlSyntaxError
 from herd.schema import Building, Column, ForeignKey, OnDelete, Table, View
 from herd.sql.fast import DeleteByKey, SelectByKey, UpdateByKey
-from herd.sql.parsing import Parsed, bind
+from herd.sql.parsing import Parsed, bind, is_long
 from herd.sql.result import Result, ResultColumn
 from herd.sql.writing import Delete, Update
 from herd.translating import translating
@@ -239,6 +240,7 @@ async def explain(session: "Session", parsed: Parsed, parameters: Parameters) ->
         kind = statement.kind if statement else inner.word
         text = f"{kind} in rows found by a query, one by one locked"
     if isinstance(statement, Update | Delete):
-        query = statement.target.query(bind(inner, parameters))
+        make = partial(statement.target.query, bind(inner, parameters))
+        query = await session.query.built(make, long=is_long(inner.tree))
         text += f"\n{await session.query.explain(query, (), session.transaction)}"
     return _texts("EXPLAIN", ["plan"], [(line,) for line in text.splitlines()])

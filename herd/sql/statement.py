@@ -8,9 +8,11 @@ Invariants:
 
 import asyncio
 import datetime
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any, Final, Protocol
+
+from sqlglot import exp
 
 from herd.catalog import Catalog
 from herd.changing import Changer, Verify
@@ -47,12 +49,18 @@ class Work:
     sequences: Sequences
     alone: bool
     """Whether the transaction is this statement's own."""
+    long: bool = False
+    """Whether the statement has a long text."""
 
     @property
     def transaction(self) -> Transaction:
         """The transaction, of a statement that needs one."""
         assert self.own is not None
         return self.own
+
+    async def made(self, make: Callable[[], exp.Expr], *, long: bool = False) -> exp.Expr:
+        """A query that `make` builds of parts of the statement; `long` as in `built`."""
+        return await self.query.built(make, long=self.long or long)
 
 
 class Statement(Protocol):
@@ -110,10 +118,23 @@ def changer_of(work: Work, table: Table, verify: Verify | None) -> Changer:
     return Changer(work.transaction, table, verify, verifier)
 
 
+_VERIFIER: Final = "herd:verifier"
+
+
 def verifier(table: Table) -> Verify | None:
-    """What raises `CheckViolation` for a row that a CHECK of the table refuses."""
+    """What raises `CheckViolation` for a row that a CHECK of the table refuses.
+
+    It is compiled once and kept with the table: a CHECK may have thousands of constants.
+    """
     if not table.checks:
         return None
+    found: Verify | None = vars(table).get(_VERIFIER)
+    if found is None:
+        found = vars(table)[_VERIFIER] = _compiled(table)
+    return found
+
+
+def _compiled(table: Table) -> Verify:
     names = Names.of_definition(table)
     checks: list[tuple[str, Evaluate]] = [
         (check.name, compile_expression(parse_expression(check.condition), names))

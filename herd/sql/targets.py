@@ -7,12 +7,12 @@ Invariants:
   (SNAPSHOT); one that is gone is left out, or fails it.
 """
 
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
 from typing import Any
 
 from sqlglot import exp
 
-from herd.arrow import KEY, POSITION
+from herd.arrow import KEY, POSITION, python_rows
 from herd.errors import NotSupportedError
 from herd.rows import POSITION_BYTES, Row
 from herd.schema import Table
@@ -52,22 +52,29 @@ class Target:
         """The rows, locked. Raises `SerializationFailure`."""
         found: Sequence[Named] | None = None if extra else self._found(work, given)
         if found is None:
-            where = None if self.where is None else with_values(self.where, given)
-            extra = [with_values(one, given) for one in extra]
-            found = await work.query.rows_for_update(self.table, where, work.transaction, extra)
+            found = await self._asked(work, lambda: self.query(given, extra))
         async for one in self.locked(work, given, found, extra):
             yield one
 
-    def query(self, given: Given) -> exp.Expr:
-        """The query that the rows are found by."""
+    def query(self, given: Given, extra: Sequence[exp.Expr] = ()) -> exp.Select:
+        """The query that the rows are found by, with other values of them."""
         name = exp.to_identifier(self.table.name, quoted=True)
         alias = exp.TableAlias(this=name.copy())
-        tree = exp.Select(expressions=[exp.column(KEY), exp.column(POSITION)]).from_(
-            exp.Table(this=name, alias=alias), copy=False
-        )
+        outputs: list[exp.Expr] = [exp.column(KEY), exp.column(POSITION)]
+        outputs += [
+            exp.alias_(with_values(each, given).copy(), f"extra:{place}", quoted=True)
+            for place, each in enumerate(extra)
+        ]
+        tree = exp.Select(expressions=outputs).from_(exp.Table(this=name, alias=alias), copy=False)
         if self.where is not None:
             tree.set("where", exp.Where(this=with_values(self.where, given).copy()))
         return tree
+
+    async def _asked(self, work: Work, make: Callable[[], exp.Expr]) -> list[Named]:
+        found = await work.query.run(await work.made(make), (), work.transaction)
+        return await work.query.off_loop(
+            found.num_rows, lambda: [(row[0], row[1], row[2:]) for row in python_rows(found)]
+        )
 
     def _found(self, work: Work, given: Given) -> Sequence[Named] | None:
         """The rows that an index names, if they are few."""
@@ -86,7 +93,6 @@ class Target:
     ) -> AsyncIterator[Found]:
         """Rows that a query found, locked, in the order of their keys. Raises as `rows`."""
         transaction, table = work.transaction, self.table
-        where = None if self.where is None else with_values(self.where, given)
         decode = transaction.catalog.plan(table).decode
         async for key, position, extras in in_turns(sorted(found, key=lambda one: one[0])):
             await transaction.lock_row(table, key)
@@ -96,28 +102,34 @@ class Target:
             row = decode(value)
             values: Sequence[Any] = extras
             if value[:POSITION_BYTES] != position:
-                again = await self._again(work, given, row, where, extra)
+                again = await self._again(work, given, row, extra)
                 if again is None:
                     continue
                 values = again
             yield key, row, values
 
     async def _again(
-        self, work: Work, given: Given, row: Row, where: exp.Expr | None, extra: list[exp.Expr]
+        self, work: Work, given: Given, row: Row, extra: list[exp.Expr]
     ) -> Sequence[Any] | None:
         """Whether the condition still holds for a row that has changed: None, or the values."""
         if not extra:
-            if where is None:
+            if self.where is None:
                 return ()
             if self.condition is not None:
                 try:
                     return () if truth(self.condition(row, given)) else None
                 except CannotEvaluate:
                     pass
-        whole = self._of_key(row)
-        if where is not None:
-            whole = exp.and_(exp.paren(where.copy()), whole)
-        found = await work.query.rows_for_update(self.table, whole, work.transaction, extra)
+
+        def make() -> exp.Expr:
+            query = self.query(given, extra)
+            if self.where is None:
+                return query.where(self._of_key(row), copy=False)
+            condition = query.args["where"].this
+            query.set("where", exp.Where(this=exp.and_(exp.paren(condition), self._of_key(row))))
+            return query
+
+        found = await self._asked(work, make)
         return found[0][2] if found else None
 
     def _of_key(self, row: Row) -> exp.Expr:

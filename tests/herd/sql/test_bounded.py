@@ -11,9 +11,10 @@ from engine import limits
 from engine.access.principal import Principal
 from engine.ports.system_workers import ThreadWorkers
 from herd.catalog import Catalog
-from herd.errors import TooLarge
+from herd.errors import CheckViolation, TooLarge
 from herd.permits import Permits, asked_by
 from herd.schema import Counters
+from herd.sql import statement
 from herd.sql.expressions import DEFINED, NO_NAMES, compile_expression
 from herd.sql.literals import with_values
 from herd.sql.parsing import parse, parse_expression
@@ -80,6 +81,28 @@ async def test_a_check_is_computed_of_long_texts() -> None:
     async with asking() as on:
         await on.run("CREATE TABLE cow (id INT PRIMARY KEY, name TEXT CHECK (upper(name) = name))")
         assert await on.count("INSERT INTO cow VALUES (1, ?)", ("A" * 100_000,)) == 1
+
+
+async def test_a_check_is_compiled_once_after_each_change_of_a_schema(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    compiled: list[str] = []
+
+    def compiling(text: str) -> exp.Expr:
+        compiled.append(text)
+        return parse_expression(text)
+
+    monkeypatch.setattr(statement, "parse_expression", compiling)
+    async with asking() as on:
+        await on.run("CREATE TABLE cow (id INT PRIMARY KEY, milk INT CHECK (milk IN (1, 2)))")
+        for number in range(3):
+            await on.run(f"INSERT INTO cow VALUES ({number}, 1)")
+            await on.run(f"UPDATE cow SET milk = 2 WHERE id = {number}")
+        assert compiled == ["milk IN (1, 2)"]
+        await on.run("ALTER TABLE cow ADD COLUMN name TEXT", "INSERT INTO cow VALUES (8, 1, 'x')")
+        assert compiled == 2 * ["milk IN (1, 2)"]
+        with pytest.raises(CheckViolation):
+            await on.run("INSERT INTO cow VALUES (9, 3, 'x')")
 
 
 def test_queries_that_are_kept_are_bounded_in_bytes() -> None:

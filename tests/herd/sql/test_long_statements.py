@@ -4,9 +4,10 @@ import asyncio
 import gc
 import sys
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from itertools import pairwise
 from types import FrameType
+from typing import Final
 
 import pytest
 from sqlglot.tokenizer_core import Token
@@ -44,6 +45,32 @@ LONG = {
     "no right": ("UPDATE cow SET milk = ", "1 + ", "1"),
 }
 """How a long statement begins, what is repeated in it, and how it ends."""
+
+_SOME: Final = "(id = 1 AND milk > 2) OR "
+_ASKED: Final = "(id = 1 AND strlen(upper('a')) > milk) OR "
+"""A condition that only the query engine can evaluate."""
+CHANGES = {
+    "the condition of an UPDATE": ("UPDATE cow SET milk = 3 WHERE ", _SOME, "id = 3"),
+    "the condition of a DELETE": ("DELETE FROM cow WHERE ", _SOME, "id = 3"),
+    "rows to lock": ("SELECT id FROM cow WHERE ", _SOME, "id = 3 FOR UPDATE"),
+    "rows to lock, in order": ("SELECT id FROM cow WHERE ", _SOME, "id = 3 ORDER BY 1 FOR UPDATE"),
+    "a condition for the query engine": ("UPDATE cow SET milk = 3 WHERE ", _ASKED, "id = 3"),
+    "a parameter": ("UPDATE cow SET milk = 3 WHERE ", _ASKED, "id = ?"),
+    "a value": ("UPDATE cow SET milk = strlen(upper('a'))", " + 1", ""),
+    "values that are returned": (
+        "UPDATE cow SET milk = 3 WHERE id = 1 RETURNING strlen(upper('a'))",
+        " + id",
+        "",
+    ),
+    "EXPLAIN of an UPDATE": ("EXPLAIN UPDATE cow SET milk = 3 WHERE ", _SOME, "id = 3"),
+    "values of an INSERT": ("INSERT INTO cow VALUES (?, strlen(upper('a'))", " + 1", ")"),
+    "values of a conflict": (
+        "INSERT INTO cow VALUES (1, 1) ON CONFLICT (id) DO UPDATE SET milk = strlen(upper('a'))",
+        " + 1",
+        "",
+    ),
+}
+"""The same for statements that change or lock rows, of which there is one."""
 
 
 async def test_a_statement_outside_a_transaction_may_run_longer_than_the_idle_timeout() -> None:
@@ -87,7 +114,22 @@ async def test_the_work_on_the_event_loop_does_not_grow_with_the_length_of_a_sta
         assert long < short + 2_000, f"{short} calls became {long}"
 
 
-async def _calls_on_loop(session: Session, text: str) -> int:
+@pytest.mark.parametrize("kind", CHANGES)
+async def test_a_long_change_is_planned_off_the_event_loop(kind: str) -> None:
+    before, repeated, after = CHANGES[kind]
+    async with asking() as on:
+        await furnished(on)
+        counts: list[int] = []
+        for times in (100, 100, 400):
+            # The first one loads what it needs.
+            text = before + times * repeated + after + f" -- {len(counts)}{' ' * 2_048}"
+            given = [7 + len(counts)] * text.count("?")
+            counts.append(await _calls_on_loop(on.session, text, given))
+        short, long = counts[1:]
+        assert long < short + 1_000, f"{short} calls became {long}"
+
+
+async def _calls_on_loop(session: Session, text: str, given: Sequence[int] = ()) -> int:
     """How many functions the thread of the loop calls until a statement has ended."""
     count = 0
 
@@ -97,7 +139,7 @@ async def _calls_on_loop(session: Session, text: str) -> int:
 
     sys.setprofile(called)
     try:
-        await session.execute(text)
+        await session.execute(text, given)
     except Error:
         pass
     finally:

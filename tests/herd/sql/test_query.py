@@ -8,6 +8,7 @@ from decimal import Decimal
 import pyarrow as pa
 import pytest
 from msgspec.structs import replace
+from sqlglot import exp
 
 from herd.arrow import batch_of, column_type_of, python_rows
 from herd.errors import (
@@ -27,7 +28,9 @@ from herd.reading import Want
 from herd.rows import encode_row
 from herd.schema import Table
 from herd.sql.duck import DuckThreads
+from herd.sql.expressions import Names
 from herd.sql.parsing import parse, parse_expression
+from herd.sql.targets import Target
 from herd.transaction import Isolation
 from herd.types import ColumnType, Kind
 from tests.herd.spaces import columns, delete, insert, made, update
@@ -162,27 +165,23 @@ async def test_a_snapshot_transaction_reads_one_moment_to_its_end() -> None:
         assert await on.rows("SELECT count(*) FROM cows") == [(4,)]
 
 
-async def test_rows_for_update_are_keys_and_positions_with_the_new_values() -> None:
+async def test_the_rows_to_change_are_keys_and_positions_with_the_new_values() -> None:
     async with asked() as on:
         table = await cows(on)
         transaction = on.space.begin()
         await update(transaction, table, (1, [1, 1, "Anna", 7.0]))
         where = parse_expression("b = $1 AND cows.d IN (SELECT d FROM cows)")
-        found = await on.engine.rows_for_update(
-            table,
-            where,
-            transaction,
-            [parse_expression("d + $2"), parse_expression("upper(c)")],
-            [1, 2],
-        )
-        first, second = sorted(found)
-        assert first == (table.prefix + table.encode_primary((1,)), bytes(16), (9.0, "ANNA"))
+        target = Target(table, Names.of(table), exp.Where(this=where))
+        values = [parse_expression("d + $2"), parse_expression("upper(c)")]
+        found = await on.engine.run(target.query((1, 2), values), (), transaction)
+        first, second = sorted(python_rows(found))
+        assert first == (table.prefix + table.encode_primary((1,)), bytes(16), 9.0, "ANNA")
         assert second[0] == table.prefix + table.encode_primary((2,))
         value = transaction.get(second[0])
         assert value is not None and second[1] == value[:16] != bytes(16)
-        assert second[2] == (22.0, "BERTA")
-        everything = await on.engine.rows_for_update(table, None, transaction, alias="x")
-        assert len(everything) == 4
+        assert second[2:] == (22.0, "BERTA")
+        every = Target(table, Names.of(table), None).query(())
+        assert (await on.engine.run(every, (), transaction)).num_rows == 4
 
 
 async def test_a_hidden_key_is_left_out_of_a_star_and_may_be_named() -> None:
