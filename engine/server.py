@@ -356,6 +356,7 @@ class BookieServer:
                 grpc=self.grpc_address,
                 host=settings.host,
                 rack=settings.rack,
+                zone=settings.zone,
             ),
             metrics=self._metrics,
         )

@@ -23,11 +23,11 @@ class ServerSettings:
     """Where a server listens and what it says of itself. Times in milliseconds.
 
     `listen` and `grpc` are "host:port" (port 0: a free one; `grpc` "": no gRPC). `advertise` and
-    `advertise_grpc` are what clients dial, if that is something else. `host` names the machine and
-    `rack` the rack, for placement. `insecure` allows to listen to other machines without asking
-    them for any proof. With `passes_metadata_on` who is let in may ask here for the metadata store.
-    Ending takes at most about `drain_timeout_ms`. With `repair_elsewhere` other
-    processes are the auditor and copy; this one only clears the doubts of its own bookies.
+    `advertise_grpc` are what clients dial, if that is something else. `host` names the machine,
+    `rack` the rack and `zone` the zone, for placement. `insecure` allows to listen to other
+    machines without asking them for any proof. With `passes_metadata_on` who is let in may ask here
+    for the metadata store. Ending takes at most about `drain_timeout_ms`. With `repair_elsewhere`
+    other processes are the auditor and copy; this one only clears the doubts of its own bookies.
     `audit` hears who is not let in. `cpus` are for a server that shares its machine with those
     who call it (`keep_to`); none: it runs wherever there is room. While entries come,
     processors of the machine are asked to wake within `cpu_latency_us` (`CpuLatency`); -1: nothing
@@ -40,6 +40,7 @@ class ServerSettings:
     advertise_grpc: str = ""
     host: str = ""
     rack: str = ""
+    zone: str = ""
     insecure: bool = False
     passes_metadata_on: bool = True
     drain_timeout_ms: int = 10_000

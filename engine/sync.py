@@ -24,7 +24,7 @@ from engine.ledger.client import LedgerClient
 from engine.ledger.reader import LedgerReader
 from engine.ledger.writer import LedgerWriter
 from engine.limits import ENTRY_ID_MAX
-from engine.metadata.ledgers import LedgerMetadata
+from engine.metadata.ledgers import LedgerMetadata, Survives
 from engine.ports.system_loop import BackgroundLoop
 from engine.run import Entry
 
@@ -46,6 +46,7 @@ class Ledgers:
         write_quorum: int | None = None,
         ack_quorum: int | None = None,
         *,
+        survives: Survives | None = None,
         password: bytes = b"",
         metadata: dict[str, bytes] | None = None,
         deferred_sync: bool = False,
@@ -57,6 +58,7 @@ class Ledgers:
                 ensemble,
                 write_quorum,
                 ack_quorum,
+                survives=survives,
                 password=password,
                 metadata=metadata,
                 deferred_sync=deferred_sync,

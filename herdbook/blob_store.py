@@ -123,7 +123,13 @@ async def _connected(url: str, configuration: Configuration) -> "AsyncIterator[A
     workers = ThreadWorkers(asyncio.get_running_loop())
     try:
         async with (
-            connect(url, security=security, wire=configuration.wire, zookeeper=zookeeper) as client,
+            connect(
+                url,
+                settings=configuration.make_settings(),
+                security=security,
+                wire=configuration.wire,
+                zookeeper=zookeeper,
+            ) as client,
             open_cluster(url, security=security, zookeeper=zookeeper) as herd,
         ):
             blobs = AsyncBlobs(client, None, workers, herd)

@@ -104,6 +104,7 @@ async def connect_async(
             _reading(security, herd) as reading,
             connect_ledgers(
                 url,
+                settings=configuration.make_settings(),
                 security=reading,
                 wire=configuration.wire,
                 zookeeper=zookeeper,

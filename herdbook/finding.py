@@ -11,6 +11,7 @@ is spoken to stands in the configuration file whichever of the three named it:
 
     url = "herdbook://zookeeper-1:2181,zookeeper-2:2181/prod"
     wire = "framed"                        # or "grpc"
+    survives = "host"                      # the loss that acknowledged data survives
     [security]
     secret_file = "/etc/herdbook/secret"   # a line of at least 16 bytes, or two: both are accepted
     certificate = "client.pem"             # paths are relative to the configuration file
@@ -47,6 +48,7 @@ from engine.metadata.cluster_url import SCHEME, parse_url
 
 if TYPE_CHECKING:
     from engine.ledger.client import LedgerClient
+    from engine.ledger.settings import ClientSettings
     from engine.metadata.zookeeper_settings import ZooKeeperSettings
     from engine.transport.security import Security
 
@@ -110,6 +112,7 @@ class Configuration(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
     url: str = ""
     wire: Literal["framed", "grpc"] = "framed"
+    survives: Literal["", "bookie", "host", "rack", "zone"] = ""
     security: SecurityTable = SecurityTable()
     login: LoginTable = LoginTable()
     audit: AuditTable = AuditTable()
@@ -119,6 +122,12 @@ class Configuration(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     def path(self, name: str) -> Path | None:
         """A file that the configuration names, None if it names none."""
         return Path(self.folder, name).expanduser() if name else None
+
+    def make_settings(self) -> "ClientSettings":
+        """How new ledgers are written."""
+        from engine.ledger.settings import ClientSettings
+
+        return ClientSettings(survives=self.survives)
 
     def make_security(self, login: Login | None = None) -> "Security":
         """Secret, certificates, and the login: as given, else of the environment, else of the file.
@@ -316,6 +325,7 @@ async def open_store(argument: str | None = None) -> "AsyncIterator[LedgerClient
 
         async with connect(
             url,
+            settings=configuration.make_settings(),
             security=configuration.make_security(),
             wire=configuration.wire,
             zookeeper=configuration.make_zookeeper(),

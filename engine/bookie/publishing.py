@@ -161,6 +161,7 @@ class Publisher:
                 host=settings.host,
                 disk=self.space.name,
                 exhausted=exhausted,
+                zone=settings.zone,
             )
         )
         self._published = full, exhausted

@@ -34,6 +34,7 @@ class BookieSettings:
     grpc: str = ""
     host: str = ""
     rack: str = ""
+    zone: str = ""
     segment_bytes: int = limits.SEGMENT_BYTES
     journal_queue_bytes_max: int = limits.JOURNAL_QUEUE_BYTES_MAX
     journal_batch_bytes_max: int = limits.JOURNAL_BATCH_BYTES_MAX

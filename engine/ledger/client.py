@@ -12,7 +12,7 @@ import asyncio
 import random
 import weakref
 from collections.abc import Awaitable, Callable, Mapping
-from typing import Any
+from typing import Any, get_args
 
 from engine import limits
 from engine.errors import (
@@ -31,7 +31,7 @@ from engine.ledger.context import LedgerContext
 from engine.ledger.keys import key_hash, key_matches, key_of
 from engine.ledger.measures import ClientMeasures
 from engine.ledger.owners import Owners
-from engine.ledger.placement import Placement
+from engine.ledger.placement import Ensemble, Placement
 from engine.ledger.quorum import Quorums
 from engine.ledger.reader import LedgerReader
 from engine.ledger.recovery import fence
@@ -42,7 +42,7 @@ from engine.ledger.writer import LedgerWriter
 from engine.metadata.bookies import Bookies
 from engine.metadata.contract import MetadataStore
 from engine.metadata.deadline import DeadlineStore
-from engine.metadata.ledgers import Fragment, Held, LedgerMetadata, Ledgers
+from engine.metadata.ledgers import Fragment, Held, LedgerMetadata, Ledgers, Survives
 from engine.metadata.liveness import Liveness
 from engine.ports.clock import Clock
 from engine.ports.metrics import NO_METRICS, Metrics
@@ -111,6 +111,7 @@ class LedgerClient:
         write_quorum: int | None = None,
         ack_quorum: int | None = None,
         *,
+        survives: Survives | None = None,
         password: bytes = b"",
         metadata: dict[str, bytes] | None = None,
         deferred_sync: bool = False,
@@ -121,6 +122,8 @@ class LedgerClient:
 
         Each entry goes to `write_quorum` of `ensemble` bookies and is acknowledged when it is
         durable on `ack_quorum` of them; what is not named comes from the client's settings.
+        `survives` is the loss that acknowledged entries survive: with "host", "rack" or "zone" the
+        bookies that acknowledge an entry are in two of them or more.
         `metadata` is kept with the ledger and never changes. `deferred_sync=True` resolves appends
         as soon as they have an id: nothing is promised of them, not even that a bookie has heard of
         them, until `force()` returns. `explicit_ids=True` takes ids from the caller (`append_at`).
@@ -130,13 +133,14 @@ class LedgerClient:
         that are needed want another proof than this client has.
         """
         quorums = self._quorums(ensemble, write_quorum, ack_quorum)
+        survives = self._survives(survives, quorums)
         custom = _checked(metadata or {})
         from_reserve = uses_reserve(custom)
         context = self._context(key_of(password))
         refusal: AccessRefused | None = None
         while True:
             try:
-                chosen, absent = await self._chosen(quorums, from_reserve)
+                chosen = await self._chosen(quorums, survives, from_reserve)
             except Unavailable as error:
                 if refusal is not None:
                     raise refusal from error
@@ -144,26 +148,30 @@ class LedgerClient:
             ledger_id = await self._ledgers.new_id()
             if announce is not None:
                 await announce(ledger_id)
-            held = await self._create(context, ledger_id, quorums, chosen, bool(absent), custom)
+            held = await self._create(context, ledger_id, quorums, chosen, custom)
             writer = LedgerWriter(
                 context, held, deferred_sync=deferred_sync, explicit_ids=explicit_ids
             )
-            refused = await writer.start(absent)
+            refused = await writer.start(chosen.absent)
             if not refused:
                 self._writers.add(writer)
                 return writer
             # Others may let this client in; each round leaves those out that did not.
-            refusal = AccessRefused(f"no ledger can be written{self._troubles.tell(chosen)}")
+            refusal = AccessRefused(
+                f"no ledger can be written{self._troubles.tell(chosen.bookies)}"
+            )
             await self._withdraw(writer, refused, refusal)
 
     async def _chosen(
-        self, quorums: Quorums, from_reserve: bool
-    ) -> tuple[tuple[str, ...], frozenset[int]]:
+        self, quorums: Quorums, survives: Survives | None, from_reserve: bool
+    ) -> Ensemble:
         """Choose bookies for a new ledger. Raises `DiskFull`, and as `Placement.new_ensemble`."""
         if not from_reserve:
             self.capacity.check_disks()
         try:
-            return await self._placement.new_ensemble(quorums, from_reserve=from_reserve)
+            return await self._placement.new_ensemble(
+                quorums, survives=survives, from_reserve=from_reserve
+            )
         except NotEnoughBookies as error:
             if not from_reserve and (lack := self.capacity.lack):
                 raise DiskFull(lack) from error
@@ -174,11 +182,11 @@ class LedgerClient:
         context: LedgerContext,
         ledger_id: int,
         quorums: Quorums,
-        chosen: tuple[str, ...],
-        degraded: bool,
+        chosen: Ensemble,
         custom: dict[str, bytes],
     ) -> Held:
         """Store the metadata of a new ledger."""
+        degraded = bool(chosen.absent)
         held = await self._ledgers.create(
             LedgerMetadata(
                 ledger_id=ledger_id,
@@ -186,12 +194,13 @@ class LedgerClient:
                 write_quorum=quorums.write,
                 ack_quorum=quorums.ack,
                 stripe_entries=quorums.stripe_entries,
-                fragments=(Fragment(0, chosen),),
+                fragments=(Fragment(0, chosen.bookies, chosen.domains),),
                 key_hash=key_hash(context.key),
                 created_ms=self.clock.wall_ms(),
                 token=0,
                 degraded=degraded,
                 custom=custom,
+                survives=chosen.survives,
             )
         )
         if degraded:
@@ -288,6 +297,19 @@ class LedgerClient:
                 f"and at most {limits.ENSEMBLE_SIZE_MAX} bookies"
             )
         return Quorums(ensemble, write, ack, settings.stripe_entries)
+
+    def _survives(self, survives: Survives | None, quorums: Quorums) -> Survives | None:
+        """What the entries of a new ledger survive the loss of; None: what is usual."""
+        wanted = self.settings.survives or None if survives is None else survives
+        if wanted is not None and wanted not in get_args(Survives):
+            raise InvalidRequest(f"survives is one of {', '.join(get_args(Survives))}: {wanted!r}")
+        if quorums.ack > 1 or wanted in (None, "bookie"):
+            return wanted
+        if survives is None:
+            return "bookie"
+        raise QuorumsInvalid(
+            f"one bookie acknowledges: that does not survive the loss of a {wanted}"
+        )
 
     def _context(self, key: bytes) -> LedgerContext:
         return LedgerContext(

@@ -45,13 +45,14 @@ class LedgerContext:
         return bookie
 
     def quorums(self, metadata: LedgerMetadata) -> Quorums:
-        """The sizes of a ledger."""
-        return Quorums(
+        """The sizes of a ledger, and what acknowledges an entry of its last fragment."""
+        sizes = Quorums(
             metadata.ensemble_size,
             metadata.write_quorum,
             metadata.ack_quorum,
             metadata.stripe_entries,
         )
+        return sizes.with_domains(metadata.fragments[-1].domains)
 
     def facts(
         self, metadata: LedgerMetadata, fragment_first: int, ensemble: tuple[str, ...]

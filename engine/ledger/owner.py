@@ -3,6 +3,7 @@
 from typing import Protocol
 
 from engine.errors import EngineError
+from engine.metadata.ledgers import Fragment
 from engine.transport.contract import LedgerFacts
 
 
@@ -19,8 +20,8 @@ class Owner(Protocol):
 
     async def replace(
         self, first: int, ensemble: tuple[str, ...], failed: frozenset[int]
-    ) -> tuple[str, ...] | None:
-        """Find bookies for the failed indexes from entry `first` on and record the new ensemble.
+    ) -> Fragment | None:
+        """Find bookies for the failed indexes from entry `first` on and record the new fragment.
 
         None: there is none, and nothing was recorded. Raises when the ledger is not ours any more.
         """

@@ -4,23 +4,38 @@ Invariants:
 - An ensemble never names a bookie twice.
 - Two replicas of a write set stand on one host only while no other host has a usable bookie; a
   writer moves one of them when another host has (`engine.ledger.respreading`).
+- If entries have to survive the loss of a host, rack or zone, every ensemble can acknowledge them:
+  its live bookies are in two hosts, racks or zones, or none is chosen.
 - A bookie that failed is not chosen again until it restarted or its quarantine is over; one that
   is full or being decommissioned is not chosen at all.
 - The choice depends on the generator given, never on the order of a hash table.
 """
 
 import random
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from contextlib import suppress
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 from engine.errors import InvalidRequest, NotEnoughBookies
 from engine.ledger.capacity import Capacity
-from engine.ledger.quorum import Quorums, covered, writable
-from engine.ledger.spreading import Cost, cost_of, fittest, spread
+from engine.ledger.quorum import UNKNOWN, Quorums, covered, writable
+from engine.ledger.spreading import NO_COST, Cost, cost_of, fittest, spread
 from engine.metadata.bookies import Bookies, Registration
+from engine.metadata.ledgers import Survives
 from engine.ports.clock import Clock
 from engine.transport.address import TCP, is_loopback, parse_host_port
+
+_HOSTS_MIN: Final = 2
+
+
+class Ensemble(NamedTuple):
+    """Bookies for a ledger, the indexes whose bookie is known but away, and what the ledger's
+    entries survive the loss of, with the domains of the bookies (`Fragment`)."""
+
+    bookies: tuple[str, ...]
+    absent: frozenset[int]
+    survives: Survives = "bookie"
+    domains: tuple[int, ...] = ()
 
 
 class Better(NamedTuple):
@@ -57,20 +72,25 @@ class Placement:
         self.capacity = capacity if capacity is not None else Capacity(1)
         """What is known of room for new data; it hears of all registrations that are seen here."""
         self._failed: dict[str, tuple[int, float]] = {}
-        self._boots: dict[str, int] = {}
+        self._seen: dict[str, Registration] = {}
+        """The last registration seen of each bookie, by which its restart will be known."""
         self._beside: dict[str, bool] = {}
 
     async def new_ensemble(
-        self, quorums: Quorums, *, from_reserve: bool = False
-    ) -> tuple[tuple[str, ...], frozenset[int]]:
-        """Bookies for a new ledger, and the indexes whose bookie is known but away.
+        self, quorums: Quorums, *, survives: Survives | None = "bookie", from_reserve: bool = False
+    ) -> Ensemble:
+        """Bookies for a new ledger, whose entries are to survive a loss.
 
-        With `from_reserve`, bookies with full disks are used if there are too few others. Raises
-        `NotEnoughBookies` when not every write set would reach an ack quorum, or when the ledger
-        could not be recovered without those that are away: they may never come back.
+        If `survives` is None, it is the loss of a host in a cluster of more than two hosts, and of
+        a bookie elsewhere. With `from_reserve`, bookies with full disks are used if there are too
+        few others. Raises `NotEnoughBookies` when not every write set would reach an ack quorum, or
+        when the ledger could not be recovered without those that are away: they may never come
+        back.
         """
         registered, leaving = await self._look()
-        present = self._present(registered, leaving)
+        usual = survives is None
+        survives = survives or await self._usually_survived(quorums, registered, leaving)
+        present = self._located(self._present(registered, leaving), survives, quorums.ensemble)
         size = quorums.ensemble
         if from_reserve and len(present) < size:
             present += self._full(registered, leaving, size - len(present))
@@ -88,11 +108,18 @@ class Placement:
             chosen = tuple(mixed)
         absent = frozenset(i for i, name in enumerate(chosen) if name not in present)
         alive = set(range(len(chosen))) - absent
-        enough = writable(quorums, alive) and covered(quorums, alive)
-        if len(chosen) < size or not enough:
-            raise NotEnoughBookies(await self._shortage(quorums, present, registered, leaving))
+        domains = self._domains(chosen, survives)
+        if usual and UNKNOWN in domains:
+            survives, domains = "bookie", ()
+        judged = quorums.with_domains(domains)
+        enough = len(chosen) == size and writable(judged, alive) and covered(judged, alive)
+        if not enough:
+            why = await self._shortage(quorums, present, registered, leaving)
+            if survives != "bookie":
+                why += f"; the bookies of an ack quorum have to be in two {survives}s"
+            raise NotEnoughBookies(why)
         assert len(set(chosen)) == size
-        return chosen, absent
+        return Ensemble(chosen, absent, survives, domains)
 
     async def substitutes(
         self,
@@ -100,12 +127,15 @@ class Placement:
         failed: frozenset[int],
         quorums: Quorums,
         *,
+        survives: Survives = "bookie",
+        domains: tuple[int, ...] = (),
         from_reserve: bool = False,
-    ) -> tuple[str, ...] | None:
-        """The ensemble with a fresh bookie at each failed index that has one; None if none has.
+    ) -> Ensemble | None:
+        """The ensemble with a fresh bookie at each failed index that has one.
 
-        A failed bookie that is usable again may take its own place. With `from_reserve`, bookies
-        with full disks are used if there are no others.
+        None if no index has one, or if all of them together could not acknowledge an entry.
+        `domains` are those of the ensemble so far. A failed bookie that is usable again may take
+        its own place. With `from_reserve`, bookies with full disks are used if there are no others.
         """
         registered, leaving = await self._look()
         present = self._present(registered, leaving)
@@ -116,11 +146,69 @@ class Placement:
             others = {name for name in (*changed, *ensemble) if name != ensemble[index]}
             candidates = [name for name in present if name not in others]
             candidates = candidates or [name for name in full if name not in others]
+            candidates = self._located(candidates, survives, 1)
             picked = fittest(candidates, changed, index, quorums.write, registered, self._rng)
             changed[index] = picked or ""
         if changed == kept:
             return None
-        return tuple(name or ensemble[index] for index, name in enumerate(changed))
+        found = tuple(name or ensemble[index] for index, name in enumerate(changed))
+        # Bookies that stay keep their domains: if the outcome of this change stays unknown, entries
+        # are acknowledged by the old fragment, and recovered by the new one.
+        staying = [UNKNOWN if index in failed else domain for index, domain in enumerate(domains)]
+        domains = self._domains(found, survives, staying)
+        if not writable(quorums.with_domains(domains), range(len(found))):
+            return None
+        absent = frozenset(index for index, name in enumerate(changed) if not name)
+        return Ensemble(found, absent, survives, domains)
+
+    async def _usually_survived(
+        self, quorums: Quorums, registered: Collection[str], leaving: Collection[str]
+    ) -> Survives:
+        """What entries survive the loss of if nobody says.
+
+        On two hosts, nothing could be written while one of them is down.
+        """
+        if quorums.ack > 1 and len(self._hosts(self._seen, leaving)) > _HOSTS_MIN:
+            # Those that are away for the moment count, those that were forgotten do not.
+            if len(self._hosts(registered, leaving)) > _HOSTS_MIN:
+                return "host"
+            if len(self._hosts(await self._bookies.known(), leaving)) > _HOSTS_MIN:
+                return "host"
+        return "bookie"
+
+    def _hosts(self, bookie_ids: Iterable[str], leaving: Collection[str]) -> set[str]:
+        found = (self._seen.get(name) for name in bookie_ids if name not in leaving)
+        return {each.host for each in found if each is not None and each.host}
+
+    def _located(self, bookie_ids: list[str], survives: Survives, count: int) -> list[str]:
+        """Those whose host, rack or zone is known, if that matters and they are enough."""
+        if survives == "bookie":
+            return bookie_ids
+        known = [
+            name
+            for name in bookie_ids
+            if (found := self._seen.get(name)) is not None and getattr(found, survives)
+        ]
+        return known if len(known) >= count else bookie_ids
+
+    def _domains(
+        self, ensemble: Sequence[str], survives: Survives, given: Sequence[int] = ()
+    ) -> tuple[int, ...]:
+        """The failure domains of bookies; those that are `given` and known stay."""
+        if survives == "bookie":
+            return ()
+        numbers = list(given or [UNKNOWN] * len(ensemble))
+        placed = [self._seen.get(name) for name in ensemble]
+        names = ["" if found is None else getattr(found, survives) for found in placed]
+        known = {
+            name: number
+            for name, number in zip(names, numbers, strict=True)
+            if name and number != UNKNOWN
+        }
+        for index, name in enumerate(names):
+            if name and numbers[index] == UNKNOWN:
+                numbers[index] = known.setdefault(name, max(numbers) + 1)
+        return tuple(numbers)
 
     async def replacement(
         self,
@@ -154,7 +242,7 @@ class Placement:
         candidates = [name for name in self._present(staying, ()) if name not in ensemble]
         near = [i for i, name in enumerate(ensemble) if self._is_near(staying.get(name))]
         for index in movable:
-            if found.cost == Cost(0, 0) or near == [index]:
+            if found.cost == NO_COST or near == [index]:
                 continue
             chosen = fittest(candidates, ensemble, index, quorums.write, staying, rng)
             if chosen is not None:
@@ -174,7 +262,8 @@ class Placement:
     def note_failure(self, bookie_id: str) -> None:
         """Keep a bookie out of new ensembles for a while. To be told once of each failure."""
         until = self._clock.monotonic() + self._quarantine_s
-        self._failed[bookie_id] = (self._boots.get(bookie_id, -1), until)
+        seen = self._seen.get(bookie_id)
+        self._failed[bookie_id] = (-1 if seen is None else seen.boot, until)
 
     def next_release_s(self) -> float | None:
         """In how many seconds the next quarantine is over; None if there is none."""
@@ -186,8 +275,7 @@ class Placement:
     async def _look(self) -> tuple[dict[str, Registration], frozenset[str]]:
         """The registrations, and the bookies that are to go."""
         registered = await self._bookies.available()
-        # One that is away keeps the last one seen, by which its restart will be known.
-        self._boots.update({name: found.boot for name, found in registered.items()})
+        self._seen.update(registered)
         self._beside.update({name: _runs_here(found) for name, found in registered.items()})
         leaving = frozenset(await self._bookies.decommissioning())
         self.capacity.note(registered, leaving)

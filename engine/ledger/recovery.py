@@ -5,8 +5,9 @@ the LAC of write-backs is frozen, ensembles change only in memory until the clos
 
 Invariants:
 - Reads go to the last fragment as it stood when recovery began, never to bookies added since.
-- An entry that was acknowledged is found: the end is set only where `write - ack + 1` replicas of
-  the write set said by name that they lack the entry, after their fence was durable.
+- An entry that was acknowledged is found: the end is set only where so many replicas of the write
+  set said by name that they lack the entry, after their fence was durable, that the others are no
+  ack quorum.
 - Whatever cannot be decided leaves the ledger IN_RECOVERY; nothing is guessed.
 - A close that somebody else wrote first is adopted, whatever this recovery found.
 - A ledger that is being restored from a backup is not recovered: missing entries are not lost.
@@ -27,7 +28,7 @@ from engine.errors import (
     Unavailable,
 )
 from engine.ledger.context import LedgerContext
-from engine.ledger.quorum import covered
+from engine.ledger.quorum import absent, covered
 from engine.ledger.reading import ask, intact_runs, lacks
 from engine.ledger.replication import Replication
 from engine.metadata.ledgers import (
@@ -233,16 +234,17 @@ class _Recovery:
             fence_key=self._context.key,
         )
         asked = [ask(self._context, self._frozen.ensemble[i], request) for i in write_set]
-        negatives = 0
-        async for _, reply in _as_they_come(asked):
+        lacking: set[int] = set()
+        async for place, reply in _as_they_come(asked):
             runs = intact_runs(reply, first)
             if runs:
                 return runs
-            negatives += lacks(reply, first)
-            if negatives >= self._quorums.negatives:
+            if lacks(reply, first):
+                lacking.add(write_set[place])
+            if absent(self._quorums, first, lacking):
                 return []
         raise RecoveryIncomplete(
-            f"ledger {self._metadata.ledger_id}: {negatives} replicas lack entry {first}, "
+            f"ledger {self._metadata.ledger_id}: {len(lacking)} replicas lack entry {first}, "
             f"{self._quorums.negatives} must say so; the others did not answer, or cannot tell for "
             "damage: try again when they are back, or have their bookies repaired"
         )
@@ -274,11 +276,17 @@ class _Recovery:
 
     async def replace(
         self, first: int, ensemble: tuple[str, ...], failed: frozenset[int]
-    ) -> tuple[str, ...] | None:
+    ) -> Fragment | None:
         """Change the ensemble in memory only: a recovery that starts over must not read it."""
-        placement = self._context.placement
+        placement, survives = self._context.placement, self._metadata.survives
         try:
-            wanted = await placement.substitutes(ensemble, failed, self._quorums)
+            wanted = await placement.substitutes(
+                ensemble,
+                failed,
+                self._quorums,
+                survives=survives,
+                domains=self._fragments[-1].domains,
+            )
         except Unavailable:
             wanted = None
         if wanted is None:
@@ -286,8 +294,9 @@ class _Recovery:
             return None
         if self._fragments[-1].first == first:
             self._fragments.pop()
-        self._fragments.append(Fragment(first, wanted))
-        return wanted
+        fragment = Fragment(first, wanted.bookies, wanted.domains)
+        self._fragments.append(fragment)
+        return fragment
 
     def facts(self, first: int, ensemble: tuple[str, ...]) -> LedgerFacts:
         """What bookies shall remember: the fragment that the metadata names.

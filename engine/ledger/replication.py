@@ -7,6 +7,7 @@ Invariants:
 - A mark moves only over requests acknowledged by the slot's own bookie, in the order sent.
 - The LAC never moves while an ensemble change is under way, and never goes back.
 - Nothing is sent to a new bookie before `replace` has returned with it.
+- Entries are confirmed by the rule of the fragment that the metadata names at that moment.
 - A change keeps marks of bookies that stay and starts replaced ones at the LAC: acknowledgements
   of the old bookie are gone before any confirmation is computed again.
 - A run is held until every live slot of its write set has it; what is held only for a straggler is
@@ -41,6 +42,7 @@ from engine.ledger.slot import LATEST_SHARE, Sent, Slot
 from engine.ledger.sparing import Sparing
 from engine.ledger.stragglers import Stragglers
 from engine.limits import ENTRY_BYTES_MAX
+from engine.metadata.ledgers import Fragment
 from engine.run import NO_ENTRY, Run
 from engine.transport.contract import AppendReply, LedgerFacts, Status
 
@@ -436,15 +438,16 @@ class Replication:
         try:
             while failed := frozenset(s.index for s in self.slots if s.failed and not s.lost):
                 try:
-                    ensemble = await self._owner.replace(self.lac + 1, self.ensemble, failed)
+                    fragment = await self._owner.replace(self.lac + 1, self.ensemble, failed)
                 except Unavailable:
-                    ensemble = None
+                    fragment = None
                     if not self._patience.over:
                         pause_s = await self._pause(pause_s)
                         continue
-                if ensemble is not None:
-                    self._check_patience(self._patience.over_with(ensemble[i] for i in failed))
-                    await self._adopt(ensemble, failed)
+                if fragment is not None:
+                    names = fragment.ensemble
+                    self._check_patience(self._patience.over_with(names[i] for i in failed))
+                    await self._adopt(fragment, failed)
                 elif self._alive_enough():
                     for index in failed:
                         self._lose(self.slots[index])
@@ -513,11 +516,13 @@ class Replication:
             return 2 * pause_s
         return self._settings.retry_pause_ms / 1000
 
-    async def _adopt(self, ensemble: tuple[str, ...], failed: frozenset[int]) -> None:
+    async def _adopt(self, fragment: Fragment, failed: frozenset[int]) -> None:
         self._measures.ensemble_changes.add()
         self.fragment_first = self.lac + 1
+        self.quorums = self.quorums.with_domains(fragment.domains)
+        self._stragglers.quorums = self.quorums
         fresh = []
-        for index, bookie_id in enumerate(ensemble):
+        for index, bookie_id in enumerate(fragment.ensemble):
             if index in failed or bookie_id != self.slots[index].bookie_id:
                 self.slots[index] = Slot(index, bookie_id, self.lac)
                 fresh.append(self.slots[index])

@@ -23,7 +23,7 @@ from engine.ledger.lookout import Lookout
 from engine.ledger.quorum import writable
 from engine.ledger.replication import Replication
 from engine.ledger.slot import Slot
-from engine.ledger.spreading import Cost
+from engine.ledger.spreading import NO_COST
 
 _DOUBLINGS_MAX: Final = 10
 
@@ -95,7 +95,7 @@ class Respreading:
         found = context.placement.better(ensemble, self._movable(), replication.quorums, staying)
         if found.at is None:
             delay_s = context.placement.next_release_s()
-            if found.cost > Cost(0, 0) and delay_s is not None:
+            if found.cost > NO_COST and delay_s is not None:
                 self._rest(delay_s)
             elif self._moves:
                 self._rest(quarantine_s)

@@ -1,8 +1,10 @@
 """How a client of the ledger behaves: plain values, no components."""
 
 from dataclasses import dataclass
+from typing import Literal
 
 from engine import limits
+from engine.metadata.ledgers import Survives
 
 
 @dataclass(frozen=True, slots=True)
@@ -10,6 +12,8 @@ class ClientSettings:
     """Defaults and bounds of one client. Times in milliseconds, sizes in bytes.
 
     `ensemble`, `write_quorum` and `ack_quorum` are used when `create_ledger` names none.
+    `survives` is the loss that acknowledged entries survive: "bookie", "host", "rack" or "zone". ""
+    means host in a cluster of more than two hosts, and bookie elsewhere.
     `host` is the machine that the client runs on: a bookie there is preferred for one replica.
     `stripe_entries` is how many consecutive entries go to one write set; it bounds a run too.
     `append_timeout_ms` is how long a bookie may leave a run unacknowledged before it is replaced,
@@ -28,6 +32,7 @@ class ClientSettings:
     ensemble: int = 3
     write_quorum: int = 3
     ack_quorum: int = 2
+    survives: Survives | Literal[""] = ""
     host: str = ""
     stripe_entries: int = limits.STRIPE_ENTRIES
     append_timeout_ms: int = limits.APPEND_TIMEOUT_MS

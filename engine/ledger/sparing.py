@@ -114,7 +114,9 @@ class Sparing:
         else:
             first = tries % len(slots)
             slots = slots[first:] + slots[:first]
-        self._spared = slots[self._asked :]
+        asked, spared = slots[: self._asked], slots[self._asked :]
+        enough = self._stragglers.quorums.may_ack([slot.index for slot in asked])
+        self._spared = spared if enough else ()
 
     def _note_add_s(self) -> None:
         """How long an add took in the turn that ends, of all who were asked."""

@@ -1,13 +1,13 @@
-"""How well the replicas of a ledger are spread over machines and racks: pure functions.
+"""How well the replicas of a ledger are spread over machines, racks and zones: pure functions.
 
-Two bookies of one host fail together, and so may two of one rack. What counts is a write set: the
-bookies that hold the same entries. In an ensemble wider than the write quorum, bookies that share
-no write set may share a machine.
+Two bookies of one host fail together, and so may two of one rack or of one zone. What counts is a
+write set: the bookies that hold the same entries. In an ensemble wider than the write quorum,
+bookies that share no write set may share a machine.
 
 Invariants:
-- A host that is not known is no other's host, and a rack that is not known no other's rack: what
-  nobody told is held against nobody.
-- One pair of replicas on one host weighs more than any number of pairs in one rack.
+- A host, rack or zone that is not known is no other's: what nobody told is held against nobody.
+- One pair of replicas on one host weighs more than any number of pairs in one rack, and one pair in
+  one rack more than any number of pairs in one zone.
 - The choice depends on the generator given, never on the order of a hash table.
 """
 
@@ -30,10 +30,14 @@ class Cost(NamedTuple):
 
     host_pairs: int
     rack_pairs: int
+    zone_pairs: int = 0
+
+
+NO_COST: Final = Cost(0, 0)
 
 
 class Flaw(NamedTuple):
-    """Replicas of one write set that fail together: `domain` is "host" or "rack", `name` which."""
+    """Replicas of one write set that fail together: `domain` is "host", "rack" or "zone"."""
 
     domain: str
     name: str
@@ -41,27 +45,28 @@ class Flaw(NamedTuple):
 
 
 def cost_of(ensemble: Sequence[str], write_quorum: int, where: Where) -> Cost:
-    """How badly an ensemble is spread; (0, 0) is as good as can be.
+    """How badly an ensemble is spread; `NO_COST` is as good as can be.
 
     >>> on = {name: Registration(name, 1, host=name[0]) for name in ("a1", "a2", "b1")}
     >>> cost_of(("a1", "a2", "b1"), 3, on)
-    Cost(host_pairs=1, rack_pairs=0)
+    Cost(host_pairs=1, rack_pairs=0, zone_pairs=0)
     """
     placed = [where.get(name, _UNPLACED) for name in ensemble]
     size = len(placed)
-    hosts = racks = 0
+    hosts = racks = zones = 0
     for index, mine in enumerate(placed):
         for other in range(index + 1, size):
             if min(other - index, size - other + index) < write_quorum:
                 its = placed[other]
                 hosts += bool(mine.host) and mine.host == its.host
                 racks += bool(mine.rack) and mine.rack == its.rack
-    return Cost(hosts, racks)
+                zones += bool(mine.zone) and mine.zone == its.zone
+    return Cost(hosts, racks, zones)
 
 
 def flaws_of(ensemble: Sequence[str], write_quorum: int, where: Where) -> list[Flaw]:
-    """What is wrong with an ensemble: hosts that hold two replicas of a write set, and racks that
-    hold all of them. In the order of the write sets, each once."""
+    """What is wrong with an ensemble: hosts that hold two replicas of a write set, and racks and
+    zones that hold all of them. In the order of the write sets, each once."""
     found: list[Flaw] = []
     size = len(ensemble)
     for start in range(size if write_quorum < size else 1):
@@ -71,9 +76,10 @@ def flaws_of(ensemble: Sequence[str], write_quorum: int, where: Where) -> list[F
             together = tuple(each.bookie_id for each in placed if each.host == host)
             if len(together) > 1:
                 found.append(Flaw("host", host, together))
-        racks = {each.rack for each in placed}
-        if write_quorum > 1 and len(racks) == 1 and placed[0].rack:
-            found.append(Flaw("rack", placed[0].rack, tuple(write_set)))
+        for domain in ("rack", "zone") if write_quorum > 1 else ():
+            names = {getattr(each, domain) for each in placed}
+            if len(names) == 1 and names != {""}:
+                found.append(Flaw(domain, names.pop(), tuple(write_set)))
     return list(dict.fromkeys(found))
 
 
@@ -97,7 +103,7 @@ def spread(
         return tuple(best)
     best_cost = _improve(best, candidates, quorums.write, where, local_host)
     for _ in range(_ROUNDS):
-        if best_cost == Cost(0, 0):
+        if best_cost == NO_COST:
             break
         other = _grow(candidates, count, quorums, where, rng, local_host)
         other_cost = _improve(other, candidates, quorums.write, where, local_host)
@@ -138,11 +144,12 @@ def _others(
 
 
 def _cost_beside(others: Sequence[Registration], name: str, where: Where) -> Cost:
-    """With how many others a bookie would share its host, and its rack."""
+    """With how many others a bookie would share its host, its rack and its zone."""
     mine = where.get(name, _UNPLACED)
     hosts = sum(each.host == mine.host for each in others) if mine.host else 0
     racks = sum(each.rack == mine.rack for each in others) if mine.rack else 0
-    return Cost(hosts, racks)
+    zones = sum(each.zone == mine.zone for each in others) if mine.zone else 0
+    return Cost(hosts, racks, zones)
 
 
 def _grow(
@@ -155,8 +162,9 @@ def _grow(
 ) -> list[str]:
     """One bookie after the other, each the best beside those before it.
 
-    Within one write set that is the best there is: machines lie in racks, and counts of pairs over
-    nested sets have no trap for the greedy. Its first choice is free: a local bookie costs nothing.
+    Within one write set that is the best there is: machines lie in racks, racks in zones, and
+    counts of pairs over nested sets have no trap for the greedy. Its first choice is free: a local
+    bookie costs nothing.
     """
     chosen = [""] * quorums.ensemble
     left = sorted(candidates)
@@ -175,11 +183,11 @@ def _improve(
 ) -> Cost:
     """Exchange bookies, for others and among each other, as long as that spreads better."""
     cost = cost_of(chosen, write_quorum, where)
-    while cost != Cost(0, 0):
+    while cost != NO_COST:
         before = cost
         for index in range(len(chosen)):
             others = _others(chosen, index, write_quorum, where)
-            if _cost_beside(others, chosen[index], where) == Cost(0, 0):
+            if _cost_beside(others, chosen[index], where) == NO_COST:
                 continue
             _exchange(chosen, index, candidates, write_quorum, where, local_host)
             cost = _swap(chosen, index, write_quorum, where)

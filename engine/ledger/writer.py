@@ -37,7 +37,7 @@ from engine.ledger.replication import Replication
 from engine.ledger.respreading import Respreading
 from engine.ledger.waiters import ManyFuture, Waiter, resolve
 from engine.metadata.bookies import Registration
-from engine.metadata.ledgers import Held, LedgerMetadata, State
+from engine.metadata.ledgers import Fragment, Held, LedgerMetadata, State
 from engine.run import NO_ENTRY, Run, as_bytes
 from engine.transport.contract import LedgerFacts, uses_reserve
 
@@ -411,11 +411,15 @@ class LedgerWriter:
 
     async def replace(
         self, first: int, ensemble: tuple[str, ...], failed: frozenset[int]
-    ) -> tuple[str, ...] | None:
+    ) -> Fragment | None:
         """Record a new ensemble from `first` on, by compare-and-set."""
-        placement = self._context.placement
-        wanted = await placement.substitutes(
-            ensemble, failed, self._replication.quorums, from_reserve=self._from_reserve
+        wanted = await self._context.placement.substitutes(
+            ensemble,
+            failed,
+            self._replication.quorums,
+            survives=self.metadata.survives,
+            domains=self.metadata.fragments[-1].domains,
+            from_reserve=self._from_reserve,
         )
 
         def change(current: LedgerMetadata) -> LedgerMetadata | None:
@@ -427,15 +431,15 @@ class LedgerWriter:
                 return None
             if wanted is None:
                 return None if current.degraded else marked(current)
-            return marked(current.with_fragment(first, wanted))
+            return marked(current.with_fragment(first, wanted.bookies, wanted.domains))
 
         try:
             self._held = await self._context.ledgers.update(self._held, change)
         except NoSuchLedger as error:
             raise LedgerClosed(f"ledger {self.ledger_id} was deleted") from error
         await self._context.ledgers.request_repair(self.ledger_id, "a replica is missing")
-        adopted = self._held.metadata.fragments[-1].ensemble
-        if wanted is None and adopted == ensemble:
+        adopted = self._held.metadata.fragments[-1]
+        if wanted is None and adopted.ensemble == ensemble:
             return None
         self._respreading.news()
         return adopted

@@ -72,10 +72,11 @@ class Registration(msgspec.Struct, frozen=True, omit_defaults=True):
     """What a running bookie publishes of itself.
 
     `address` is the framed wire's ("unix:/path" or "tcp:host:port"), `grpc` the gRPC wire's
-    ("host:port"); each is empty if it is not served. `host` names the machine and `rack` the rack:
-    bookies of one host, and of one rack, may fail together. `disk` names the file system: bookies
-    on the same file system share its free space. Empty means not known. If a bookie is not
-    `writable`, only the reserve of its disk is left; if it is `exhausted`, not even that.
+    ("host:port"); each is empty if it is not served. `host` names the machine, `rack` the rack
+    and `zone` the zone: bookies of one host, of one rack, and of one zone may fail together. `disk`
+    names the file system: bookies on the same file system share its free space. Empty means not
+    known. If a bookie is not `writable`, only the reserve of its disk is left; if it is
+    `exhausted`, not even that.
     """
 
     bookie_id: str
@@ -87,6 +88,7 @@ class Registration(msgspec.Struct, frozen=True, omit_defaults=True):
     host: str = ""
     disk: str = ""
     exhausted: bool = False
+    zone: str = ""
 
 
 class Bookies:

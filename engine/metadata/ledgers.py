@@ -14,7 +14,7 @@ import contextlib
 import enum
 import random
 from collections.abc import Callable
-from typing import Final
+from typing import Final, Literal
 
 import msgspec
 
@@ -40,6 +40,10 @@ LEDGERS: Final = "/ledgers"
 _ATTEMPTS_MAX: Final = 64
 
 
+Survives = Literal["bookie", "host", "rack", "zone"]
+"""The loss that acknowledged entries survive, however many bookies are lost with it."""
+
+
 class State(enum.IntEnum):
     """The life of a ledger. Numbers are part of the format."""
 
@@ -53,16 +57,22 @@ _ORDER: Final = (State.OPEN, State.IN_RECOVERY, State.RESTORING, State.CLOSED)
 
 
 class Fragment(msgspec.Struct, frozen=True, array_like=True):
-    """From entry `first` on, until the next fragment, entries lie on `ensemble`."""
+    """From entry `first` on, until the next fragment, entries lie on `ensemble`.
+
+    `domains` are the failure domains of these bookies as they were when they were chosen, as
+    numbers (`engine.ledger.quorum`); empty if any bookies may acknowledge an entry.
+    """
 
     first: int
     ensemble: tuple[str, ...]
+    domains: tuple[int, ...] = ()
 
 
 class LedgerMetadata(msgspec.Struct, frozen=True, omit_defaults=True):
     """Everything the store knows of one ledger. `msgspec.structs.replace` makes the next value.
 
     `key_hash` is SHA-256 of the ledger's key, itself a hash of the password (`engine.ledger.keys`).
+    `survives` is the loss that acknowledged entries survive, however many bookies go with it.
     `degraded` says that some replica is known to be missing: the ledger waits in the repair queue.
     `last_entry` and `length` of a RESTORING ledger are the values it will be closed with.
     """
@@ -81,6 +91,7 @@ class LedgerMetadata(msgspec.Struct, frozen=True, omit_defaults=True):
     length: int | None = None
     degraded: bool = False
     custom: dict[str, bytes] = {}
+    survives: Survives = "bookie"
     format_major: int = FIRST_MAJOR
 
     def __post_init__(self) -> None:
@@ -95,6 +106,7 @@ class LedgerMetadata(msgspec.Struct, frozen=True, omit_defaults=True):
         assert firsts[0] == 0 and firsts == sorted(set(firsts)), firsts
         for fragment in self.fragments:
             assert len(set(fragment.ensemble)) == self.ensemble_size, fragment
+            assert len(fragment.domains) in (0, self.ensemble_size), fragment
 
     @property
     def closed(self) -> bool:
@@ -122,13 +134,15 @@ class LedgerMetadata(msgspec.Struct, frozen=True, omit_defaults=True):
         """Every bookie that any fragment names."""
         return {bookie for fragment in self.fragments for bookie in fragment.ensemble}
 
-    def with_fragment(self, first: int, ensemble: tuple[str, ...]) -> "LedgerMetadata":
+    def with_fragment(
+        self, first: int, ensemble: tuple[str, ...], domains: tuple[int, ...] = ()
+    ) -> "LedgerMetadata":
         """Add a fragment at `first`, or replace the last one if it starts there."""
         kept = self.fragments
         if kept[-1].first == first:
             kept = kept[:-1]
         assert not kept or kept[-1].first < first, (first, self.fragments)
-        fragments = (*kept, Fragment(first, ensemble))
+        fragments = (*kept, Fragment(first, ensemble, domains))
         return msgspec.structs.replace(self, fragments=fragments)
 
 

@@ -87,7 +87,7 @@ async def _taken(
         held = await workshop.ledgers.read(kept.ledger_id)
     except NoSuchLedger:
         quorums = _quorums(settings, bookies, kept)
-        ensemble, absent = await workshop.placement.new_ensemble(quorums)
+        chosen = await workshop.placement.new_ensemble(quorums)
         wanted = restoring_at(
             LedgerMetadata(
                 ledger_id=kept.ledger_id,
@@ -95,11 +95,11 @@ async def _taken(
                 write_quorum=quorums.write,
                 ack_quorum=quorums.ack,
                 stripe_entries=quorums.stripe_entries,
-                fragments=(Fragment(0, ensemble),),
+                fragments=(Fragment(0, chosen.bookies),),
                 key_hash=kept.key_hash,
                 created_ms=kept.created_ms,
                 token=0,
-                degraded=bool(absent),
+                degraded=bool(chosen.absent),
                 custom=kept.custom,
             ),
             kept.last,
@@ -237,7 +237,7 @@ class _Writing:
 
     async def replace(
         self, first: int, ensemble: tuple[str, ...], failed: frozenset[int]
-    ) -> tuple[str, ...] | None:
+    ) -> Fragment | None:
         """Change the ensemble in memory: the closing write records it."""
         try:
             wanted = await self._context.placement.substitutes(ensemble, failed, self._quorums)
@@ -248,8 +248,9 @@ class _Writing:
             return None
         if self._fragments[-1].first == first:
             self._fragments.pop()
-        self._fragments.append(Fragment(first, wanted))
-        return wanted
+        fragment = Fragment(first, wanted.bookies)
+        self._fragments.append(fragment)
+        return fragment
 
     def facts(self, first: int, ensemble: tuple[str, ...]) -> LedgerFacts:
         """What bookies shall remember of the ledger."""

@@ -102,6 +102,7 @@ Advertise = Annotated[
 ]
 AdvertiseGrpc = Annotated[str, typer.Option(help="What clients dial instead of --grpc.")]
 Rack = Annotated[str, typer.Option(help="The rack, for placement: /row-1/rack-7, for example.")]
+Zone = Annotated[str, typer.Option(help="The zone, for placement: a building, for example.")]
 Host = Annotated[
     str | None, typer.Option(help="The machine, for placement. Default: this machine's name.")
 ]
@@ -155,6 +156,7 @@ def bookie(
     advertise: Advertise = "",
     advertise_grpc: AdvertiseGrpc = "",
     rack: Rack = "",
+    zone: Zone = "",
     host: Host = None,
     cpus: Cpus = "",
     cpu_latency_us: CpuLatency = -1,
@@ -186,6 +188,7 @@ def bookie(
             advertise_grpc=advertise_grpc,
             host=socket.gethostname() if host is None else host,
             rack=rack,
+            zone=zone,
             cpus=_processors(cpus),
             cpu_latency_us=cpu_latency_us,
             insecure=insecure,

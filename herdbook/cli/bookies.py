@@ -143,7 +143,8 @@ def _readable(facts: dict[str, Any]) -> dict[str, str]:
     """The facts of one bookie for people; what is not known is left out."""
     problem, latency, free = _answer(facts)
     shown = {name: _cell(facts[name]) for name in ("bookie", "state", "boot", "address")}
-    shown |= {"gRPC": facts["grpc"], "host": facts["host"], "rack": facts["rack"]}
+    shown |= {"gRPC": facts["grpc"], "host": facts["host"]}
+    shown |= {"rack": facts["rack"], "zone": facts["zone"]}
     shown |= {"answer": problem, "latency": latency, "free": free}
     shown["ledgers"] = f"{facts['ledgers']:,}"
     return {name: value for name, value in shown.items() if value}
@@ -168,6 +169,7 @@ def _facts(name: str, found: Registration | None, leaving: bool, ask: GarbageAsk
         "grpc": found.grpc,
         "host": found.host,
         "rack": found.rack,
+        "zone": found.zone,
     }
 
 

@@ -50,6 +50,7 @@ class BookieFacts(msgspec.Struct):
     free_bytes: int | None = None
     problem: str = ""
     disk: str = ""
+    zone: str = ""
 
 
 class BookieList(msgspec.Struct):
@@ -148,6 +149,7 @@ def _facts(name: str, found: Registration | None, leaving: bool) -> BookieFacts:
         None,
         problem,
         found.disk,
+        found.zone,
     )
 
 

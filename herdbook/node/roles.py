@@ -64,7 +64,7 @@ def write_client_file(settings: NodeSettings) -> Path:
 
     Raises `FolderError` if the node's own folder, which was made at its start, is gone.
     """
-    told = {"url": settings.store, "wire": settings.wire}
+    told = {"url": settings.store, "wire": settings.wire, "survives": settings.survives}
     lines = [f"{name} = {toml_value(value)}" for name, value in told.items()]
     for name in ("security", "zookeeper", "audit"):
         lines += ["", f"[{name}]"]
@@ -119,6 +119,7 @@ async def _bookie(service: Service) -> None:
                 advertise_grpc=settings.reached(table.grpc, table.advertise_grpc),
                 host=settings.name,
                 rack=settings.rack,
+                zone=settings.zone,
                 cpu_latency_us=table.cpu_latency_us,
                 insecure=settings.insecure,
                 passes_metadata_on=security.on or not settings.zookeeper.user,

@@ -176,8 +176,11 @@ class NodeSettings(Table, frozen=True):
     data: Place = ""
     url: str = ""
     wire: Literal["framed", "grpc"] = "framed"
+    survives: Literal["", "bookie", "host", "rack", "zone"] = ""
+    """The loss that acknowledged data survives. "": host in a cluster of more than two hosts."""
     host: str = ""
     rack: str = ""
+    zone: str = ""
     one_process: bool = False
     insecure: bool = False
     """Serve other machines without asking them for any proof."""

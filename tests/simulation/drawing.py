@@ -5,10 +5,13 @@ Invariants:
 """
 
 import random
+from typing import Final, Literal
 
 from engine.bookie.settings import BookieSettings
 from engine.ledger.settings import ClientSettings
 from tests.simulation.network import NetworkFaults
+
+_SURVIVES: Final[tuple[Literal["", "bookie"], ...]] = ("", "", "", "bookie")
 
 
 def draw_network_faults(rng: random.Random) -> NetworkFaults:
@@ -40,10 +43,14 @@ def draw_bookie_settings(rng: random.Random) -> BookieSettings:
     )
 
 
-def draw_client_settings(rng: random.Random) -> ClientSettings:
-    """Short times and small bounds, so that short runs reach them."""
+def draw_client_settings(rng: random.Random, seed: int) -> ClientSettings:
+    """Short times and small bounds, so that short runs reach them.
+
+    In a quarter of the runs entries survive the loss of bookies only, not of whole machines.
+    """
     append_timeout_ms = rng.choice([300, 1_000, 3_000])
     return ClientSettings(
+        survives=random.Random(f"survives {seed}").choice(_SURVIVES),
         append_timeout_ms=append_timeout_ms,
         read_timeout_ms=rng.choice([500, 2_000]),
         recovery_timeout_ms=rng.choice([1_000, 5_000]),

@@ -2,21 +2,22 @@
 
 Invariants:
 - Each run draws which kinds of fault it knows, and how often each comes (swarm testing).
-- Data is lost for good only within the promise: of each ledger's bookies at most
-  `ack_quorum - 1` are ever wiped or damaged.
+- Data is lost for good only within the promise: of the bookies of each fragment, never so many are
+  wiped or damaged that they could have acknowledged an entry alone.
 - After `stop` nothing is broken that the cluster cannot mend: all nodes run, all links work.
 """
 
 import asyncio
 import random
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Final, Protocol, TypeVar
 
 from engine.metadata.ledgers import LEDGERS, decode_metadata
 from tests.simulation.disturbances import Disturbed
 from tests.simulation.network import Link
 from tests.simulation.nodes import BookieNode, ClientNode, World
-from tests.simulation.oracles import Oracle
+from tests.simulation.oracles import Oracle, may_lose
 from tests.simulation.repair import repairer_name
 
 N = TypeVar("N", BookieNode, ClientNode)
@@ -40,6 +41,7 @@ _KINDS: Final = (
     "cut from metadata",
     "expire session",
     "wipe bookie",
+    "wipe machine",
     "damage sector",
 )
 
@@ -132,7 +134,8 @@ class Nemesis:
             "pause client": lambda: self._pause(client),
             "cut from metadata": lambda: self._cut(either),
             "expire session": lambda: self._expire(either),
-            "wipe bookie": lambda: self._wipe(node),
+            "wipe bookie": lambda: self._wipe([node]),
+            "wipe machine": lambda: self._wipe(self._machine(node)),
             "damage sector": lambda: self._damage(node),
         }
         before = self._world.loop.now
@@ -232,17 +235,23 @@ class Nemesis:
         self._mend_later(mend)
         return True
 
-    def _wipe(self, node: BookieNode) -> bool:
-        if not self._may_lose(node):
+    def _wipe(self, nodes: Sequence[BookieNode]) -> bool:
+        if not self._may_lose(nodes):
             return False
-        if node.up:
-            node.crash(lose_power=True)
-        node.wipe()
-        self._mend_later(lambda: self._start(node))
+        for node in nodes:
+            if node.up:
+                node.crash(lose_power=True)
+            node.wipe()
+            self._mend_later(partial(self._start, node))
         return True
 
+    def _machine(self, node: BookieNode) -> Sequence[BookieNode]:
+        """All bookies of a bookie's machine; only itself if its machine is not known."""
+        host = node.settings.host
+        return [each for each in self._bookies if host and each.settings.host == host] or [node]
+
     def _damage(self, node: BookieNode) -> bool:
-        if not self._may_lose(node):
+        if not self._may_lose([node]):
             return False
         damage = node.disk.damage(self._rng.choice(["", "journal"]))
         if damage is None:
@@ -251,25 +260,26 @@ class Nemesis:
         self._world.trace.event("damaged", node.name, *damage)
         return True
 
-    def _may_lose(self, node: BookieNode) -> bool:
-        """Whether the promise still covers losing this node's newest bookie; if so, note it."""
-        newest = node.newest_bookie
-        if not node.bookie_ids or newest is None:
-            return False
-        lossy = self.lossy | {node.bookie_ids[-1], newest}
+    def _may_lose(self, nodes: Sequence[BookieNode]) -> bool:
+        """Whether the promise still covers losing these nodes' newest bookies; if so, note it."""
+        lossy = set(self.lossy)
+        for node in nodes:
+            newest = node.newest_bookie
+            if not node.bookie_ids or newest is None:
+                return False
+            lossy |= {node.bookie_ids[-1], newest}
         for ledger in self._oracle.ledgers.values():
             metadata = ledger.metadata
             if metadata is None or ledger.deleted:
                 continue
-            if len(metadata.bookies() & lossy) > metadata.ack_quorum - 1:
+            if not may_lose(metadata, lossy):
                 return False
         # A ledger may belong to a log although its creator never learned that it was created.
         tree = self._world.tree.tree
         for name in tree.children(LEDGERS):
             found = tree.get(f"{LEDGERS}/{name}")
             if found is not None and name.isdigit():
-                metadata = decode_metadata(found.value)
-                if len(metadata.bookies() & lossy) > metadata.ack_quorum - 1:
+                if not may_lose(decode_metadata(found.value), lossy):
                     return False
         self.lossy = lossy
         return True

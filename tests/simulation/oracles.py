@@ -12,10 +12,11 @@ Invariants checked (bookkeeper's and ours; a breach raises `Violation` where it 
 """
 
 import struct
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from typing import Final
 
 from engine.errors import EngineError, InvalidRequest, NotFound, Unauthorized
+from engine.ledger.quorum import Quorums
 from engine.metadata.ledgers import LedgerMetadata, State, decode_metadata
 from engine.metadata.memory import MemoryTree
 from engine.run import NO_ENTRY, Entry
@@ -27,6 +28,25 @@ _PADDING: Final = bytes(range(256))
 
 class Violation(AssertionError):
     """A promise was broken."""
+
+
+def may_lose(metadata: LedgerMetadata, lost: Collection[str]) -> bool:
+    """Whether a ledger has to survive the loss of these bookies, with all that they stored.
+
+    It does if no bookies among them can have acknowledged an entry without the others.
+    """
+    sizes = Quorums(
+        metadata.ensemble_size,
+        metadata.write_quorum,
+        metadata.ack_quorum,
+        metadata.stripe_entries,
+    )
+    return not any(
+        sizes._replace(domains=fragment.domains).may_ack(
+            {index for index, name in enumerate(fragment.ensemble) if name in lost}
+        )
+        for fragment in metadata.fragments
+    )
 
 
 class LedgerOracle:

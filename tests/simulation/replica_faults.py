@@ -131,10 +131,12 @@ class ReplicaNemesis(Nemesis):
                 return node
         return None
 
-    def _may_lose(self, node: BookieNode) -> bool:
-        if self.lossy and node.bookie_ids and node.bookie_ids[-1] not in self.lossy:
+    def _may_lose(self, nodes: Sequence[BookieNode]) -> bool:
+        # One bookie at most: a ledger may be on its way that no oracle has heard of.
+        node, *others = nodes
+        if others or (self.lossy and node.bookie_ids and node.bookie_ids[-1] not in self.lossy):
             return False
-        return super()._may_lose(node)
+        return super()._may_lose(nodes)
 
     # Replicas
 

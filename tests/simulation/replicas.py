@@ -103,7 +103,7 @@ class ReplicaScenario:
         self.bookies = [
             BookieNode(self.world, f"bookie{number}", settings, repair) for number in range(BOOKIES)
         ]
-        plan = _plan(rng)
+        plan = _plan(rng, seed)
         self._plan = replace(plan, client=self.world.disturbances.patient(plan.client))
         self.world.disturbances.lease_s = plan.client.lease_ms / 1000
         self._load = _load(rng)
@@ -255,11 +255,11 @@ class ReplicaScenario:
         )
 
 
-def _plan(rng: random.Random) -> ReplicaPlan:
+def _plan(rng: random.Random, seed: int) -> ReplicaPlan:
     ensemble, write_quorum, ack_quorum = rng.choice(_QUORUMS)
     lease_ms = rng.choice([400, 1_000, 1_500])
     return ReplicaPlan(
-        client=replace(draw_client_settings(rng), lease_ms=lease_ms, clock_drift=DRIFT),
+        client=replace(draw_client_settings(rng, seed), lease_ms=lease_ms, clock_drift=DRIFT),
         log=LogSettings(
             ensemble=ensemble,
             write_quorum=write_quorum,

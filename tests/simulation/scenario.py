@@ -24,7 +24,7 @@ from tests.simulation.loop import SimLoop
 from tests.simulation.metadata import MetadataFaults
 from tests.simulation.network import Network
 from tests.simulation.nodes import BookieNode, ClientNode, World
-from tests.simulation.oracles import LedgerOracle, Oracle, Violation
+from tests.simulation.oracles import LedgerOracle, Oracle, Violation, may_lose
 from tests.simulation.repair import ReplicationJudge, draw_repair
 from tests.simulation.running import Outcome, check_tasks, play
 from tests.simulation.trace import Trace
@@ -97,7 +97,7 @@ class Scenario:
             for number in range(bookie_count)
         ]
         self.workload = Workload(_plan(rng, bookie_count), self.oracle)
-        self._client_settings = draw_client_settings(rng)
+        self._client_settings = draw_client_settings(rng, seed)
         self._client_count = rng.randint(2, 4)
 
     @property
@@ -254,13 +254,9 @@ class Scenario:
 
 
 def _promised(ledger: LedgerOracle, lossy: set[str]) -> bool:
-    """Whether each fragment of a ledger lost at most as many bookies as it may."""
-    metadata = ledger.metadata
-    assert metadata is not None
-    return all(
-        len(lossy.intersection(fragment.ensemble)) < metadata.ack_quorum
-        for fragment in metadata.fragments
-    )
+    """Whether each fragment of a ledger lost only bookies that it has to survive the loss of."""
+    assert ledger.metadata is not None
+    return may_lose(ledger.metadata, lossy)
 
 
 def _plan(rng: random.Random, bookie_count: int) -> WorkloadPlan:

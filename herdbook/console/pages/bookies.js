@@ -42,9 +42,9 @@ function showBookies(signal) {
       { title: "Disk", kind: "name", cell: disk },
       { title: "Address", kind: "id", cell: ({ address, grpc }) => address || grpc || "–" },
       {
-        title: "Host, rack",
+        title: "Host, rack, zone",
         kind: "name",
-        cell: ({ host, rack }) => [host, rack].filter(Boolean).join(", ") || "–",
+        cell: ({ host, rack, zone }) => [host, rack, zone].filter(Boolean).join(", ") || "–",
       },
       { title: "", kind: "acts", cell: (bookie) => act(bookie, () => shown.refresh()) },
     ],

@@ -1,13 +1,15 @@
 """Placement: which bookies of a cluster are taken, and what is said when there are too few."""
 
 import random
+from typing import get_args
 
 import pytest
 
 from engine.errors import NotEnoughBookies
-from engine.ledger.placement import Placement
-from engine.ledger.quorum import Quorums
+from engine.ledger.placement import Ensemble, Placement
+from engine.ledger.quorum import UNKNOWN, Quorums
 from engine.metadata.bookies import DECOMMISSIONS, LOST, Bookies, FolderAge, Registration
+from engine.metadata.ledgers import Survives
 from engine.metadata.memory import MemoryTree
 
 THREE = Quorums(3, 3, 2, 256)
@@ -39,10 +41,10 @@ class Yard:
     async def add(
         self, name: str, place: str = "/", *, boot: int = 1, writable: bool = True
     ) -> None:
-        """Register a bookie at "host/rack"."""
-        host, _, rack = place.partition("/")
+        """Register a bookie at "host/rack/zone"."""
+        host, rack, zone = f"{place}//".split("/")[:3]
         await self.bookies.raise_age(name, FolderAge(boot))
-        found = Registration(name, boot, host=host, rack=rack, writable=writable)
+        found = Registration(name, boot, host=host, rack=rack, zone=zone, writable=writable)
         await self.bookies.register(found)
 
     async def decommission(self, name: str) -> None:
@@ -50,12 +52,20 @@ class Yard:
         await self.bookies.store.create(f"{DECOMMISSIONS}/{name}", b"")
 
 
+async def substitutes(
+    yard: Yard, ensemble: tuple[str, ...], failed: frozenset[int]
+) -> tuple[str, ...]:
+    found = await yard.placement.substitutes(ensemble, failed, THREE)
+    assert found is not None
+    return found.bookies
+
+
 async def test_replicas_stand_on_three_hosts_in_two_racks() -> None:
     yard = Yard()
     for name, place in {"a1": "a/x", "a2": "a/x", "b1": "b/x", "c1": "c/x", "d1": "d/y"}.items():
         await yard.add(name, place)
     for _ in range(50):
-        chosen, absent = await yard.placement.new_ensemble(THREE)
+        chosen, absent, *_ = await yard.placement.new_ensemble(THREE)
         assert not absent
         assert len({name[0] for name in chosen}) == 3
         assert "d1" in chosen
@@ -65,7 +75,7 @@ async def test_two_replicas_share_a_host_only_when_there_is_no_other() -> None:
     yard = Yard()
     for name, place in {"a1": "a/", "a2": "a/", "a3": "a/", "b1": "b/"}.items():
         await yard.add(name, place)
-    chosen, _ = await yard.placement.new_ensemble(THREE)
+    chosen = (await yard.placement.new_ensemble(THREE)).bookies
     assert "b1" in chosen and len(set(chosen)) == 3
 
 
@@ -74,7 +84,7 @@ async def test_a_bookie_of_the_clients_own_machine_holds_a_replica() -> None:
     for name in ("a1", "b1", "c1", "d1", "d2", "e1", "f1"):
         await yard.add(name, f"{name[0]}/")
     for _ in range(30):
-        chosen, _ = await yard.placement.new_ensemble(THREE)
+        chosen = (await yard.placement.new_ensemble(THREE)).bookies
         assert len({"d1", "d2"} & set(chosen)) == 1
 
 
@@ -84,7 +94,7 @@ async def test_full_and_leaving_bookies_are_avoided() -> None:
         await yard.add(name, writable=name != "d")
     await yard.decommission("e")
     for _ in range(20):
-        chosen, absent = await yard.placement.new_ensemble(THREE)
+        chosen, absent, *_ = await yard.placement.new_ensemble(THREE)
         assert set(chosen) == {"a", "b", "c"} and not absent
     assert await yard.placement.replacement(("a", "b", "c"), 0, THREE) is None
 
@@ -94,7 +104,7 @@ async def test_a_leaving_bookie_is_not_even_taken_as_one_that_is_away() -> None:
     for name in "abc":
         await yard.add(name)
     await yard.bookies.unregister("c")
-    chosen, absent = await yard.placement.new_ensemble(THREE)
+    chosen, absent, *_ = await yard.placement.new_ensemble(THREE)
     assert {chosen[index] for index in absent} == {"c"}
     await yard.decommission("c")
     with pytest.raises(NotEnoughBookies, match="1 being decommissioned"):
@@ -129,7 +139,7 @@ async def test_a_restart_ends_the_quarantine_of_a_bookie_that_was_seen_to_be_awa
     await yard.bookies.register(Registration("c", 1))
     assert await yard.placement.substitutes(ensemble, failed, THREE) is None
     await yard.add("c", boot=2)
-    assert await yard.placement.substitutes(ensemble, failed, THREE) == ensemble
+    assert await substitutes(yard, ensemble, failed) == ensemble
 
 
 async def test_the_end_of_the_next_quarantine_is_known() -> None:
@@ -152,8 +162,8 @@ async def test_a_substitute_goes_where_no_replica_is() -> None:
     await yard.placement.new_ensemble(THREE)
     for name in ("c1",):
         yard.placement.note_failure(name)
-    changed = await yard.placement.substitutes(("a1", "c1", "x1"), frozenset({1, 2}), THREE)
-    assert changed is not None and changed[0] == "a1"
+    changed = await substitutes(yard, ("a1", "c1", "x1"), frozenset({1, 2}))
+    assert changed[0] == "a1"
     assert changed[1] in {"b1", "b2"}
     assert changed[2] in {"a2", "b1", "b2"} and len(set(changed)) == 3
 
@@ -162,7 +172,7 @@ async def test_where_one_of_two_lost_bookies_has_a_substitute_the_other_keeps_it
     yard = Yard()
     for name in "ad":
         await yard.add(name)
-    changed = await yard.placement.substitutes(("a", "b", "c"), frozenset({1, 2}), THREE)
+    changed = await substitutes(yard, ("a", "b", "c"), frozenset({1, 2}))
     assert changed == ("a", "d", "c")
     assert await yard.placement.substitutes(("a", "d", "c"), frozenset({2}), THREE) is None
 
@@ -172,7 +182,7 @@ async def test_a_failed_bookie_that_is_back_may_take_its_own_place_but_no_other(
     for name in "abc":
         await yard.add(name)
     lost = frozenset({1, 2})
-    assert await yard.placement.substitutes(("a", "b", "c"), lost, THREE) == ("a", "b", "c")
+    assert await substitutes(yard, ("a", "b", "c"), lost) == ("a", "b", "c")
 
 
 async def test_a_replacement_leaves_out_whom_the_caller_excludes() -> None:
@@ -225,5 +235,105 @@ async def test_a_bookie_that_was_given_up_is_taken_after_those_that_are_just_awa
     for name in ("c", "e"):
         await yard.bookies.store.create(f"{LOST}/{name}", b"0")
     for _ in range(20):
-        chosen, absent = await yard.placement.new_ensemble(THREE)
+        chosen, absent, *_ = await yard.placement.new_ensemble(THREE)
         assert {chosen[index] for index in absent} == {"d"}
+
+
+# What entries survive
+
+
+async def test_in_a_cluster_of_more_than_two_hosts_entries_survive_the_loss_of_one() -> None:
+    yard = Yard()
+    for name in ("a1", "a2", "b1", "b2"):
+        await yard.add(name, name[0])
+    found = await yard.placement.new_ensemble(THREE, survives=None)
+    assert (found.survives, found.domains) == ("bookie", ())
+    await yard.add("c1", "c")
+    found = await yard.placement.new_ensemble(THREE, survives=None)
+    assert found.survives == "host" and sorted(found.domains) == [0, 1, 2]
+    # A host that is away for a while is still a host of the cluster.
+    for name in ("a1", "a2"):
+        await yard.bookies.unregister(name)
+    found = await yard.placement.new_ensemble(THREE, survives=None)
+    assert found.survives == "host" and len(set(found.domains)) == 2
+    one = await yard.placement.new_ensemble(Quorums(2, 2, 1, 256), survives=None)
+    assert one.survives == "bookie"
+
+
+async def test_no_ledger_begins_on_bookies_of_one_host_if_its_entries_have_to_survive_it() -> None:
+    yard = Yard()
+    for name in ("a1", "a2", "a3"):
+        await yard.add(name, "a/r/z")
+    for survives in get_args(Survives)[1:]:
+        with pytest.raises(NotEnoughBookies, match=f"in two {survives}s"):
+            await yard.placement.new_ensemble(THREE, survives=survives)
+    # Nobody knows where x1 is, so it does not count as another host.
+    await yard.add("x1", "")
+    await yard.decommission("a3")
+    with pytest.raises(NotEnoughBookies, match="in two hosts"):
+        await yard.placement.new_ensemble(THREE, survives="host")
+    await yard.add("b1", "b/r/z")
+    found = await yard.placement.new_ensemble(THREE, survives="host")
+    by_name = dict(zip(found.bookies, found.domains, strict=True))
+    assert "b1" in by_name
+    with pytest.raises(NotEnoughBookies, match="in two racks"):
+        await yard.placement.new_ensemble(THREE, survives="rack")
+
+
+async def test_a_substitute_is_refused_if_all_bookies_were_on_one_host_then() -> None:
+    yard = Yard()
+    for name in ("a1", "a2", "a3", "b1"):
+        await yard.add(name, name[0])
+    ensemble, domains = ("a1", "a2", "b1"), (0, 0, 1)
+
+    async def instead_of(index: int) -> object:
+        return await yard.placement.substitutes(
+            ensemble, frozenset({index}), THREE, survives="host", domains=domains
+        )
+
+    await yard.bookies.unregister("a1")
+    found = await instead_of(0)
+    assert isinstance(found, Ensemble)
+    assert (found.bookies, found.domains) == (("a3", "a2", "b1"), (0, 0, 1))
+    await yard.bookies.unregister("b1")
+    assert await instead_of(2) is None
+    # Nor if the third place is left to a bookie that may come back by itself.
+    await yard.add("a4", "a")
+    await yard.bookies.unregister("a2")
+    lost, every = ("a1", "b1", "a2"), frozenset({0, 1, 2})
+    found = await yard.placement.substitutes(lost, every, THREE, survives="bookie")
+    assert found is not None and found.absent == {2}
+    assert await yard.placement.substitutes(lost, every, THREE, survives="host") is None
+    for name in ("a1", "a2", "c1"):
+        await yard.add(name, name[0], boot=2)
+    found = await instead_of(2)
+    assert isinstance(found, Ensemble)
+    assert (found.bookies, found.domains) == (("a1", "a2", "c1"), (0, 0, 1))
+
+
+async def test_bookies_that_stay_keep_the_domains_by_which_entries_were_acknowledged() -> None:
+    yard = Yard()
+    for name in ("a1", "a2", "b1", "c1"):
+        await yard.add(name, name[0])
+    await yard.placement.new_ensemble(THREE)
+    # a2 was on a host of its own when the ledger began.
+    found = await yard.placement.substitutes(
+        ("a1", "a2", "b1"), frozenset({2}), THREE, survives="host", domains=(0, 1, 2)
+    )
+    assert found is not None and found.domains[:2] == (0, 1)
+    # What was not known may become known: then it allows more, and forbids nothing.
+    found = await yard.placement.substitutes(
+        ("a1", "a2", "b1"), frozenset({2}), THREE, survives="host", domains=(5, UNKNOWN, 2)
+    )
+    assert found is not None and found.domains[:2] == (5, 5) and found.domains[2] not in (5, -1)
+
+
+async def test_zones_are_above_racks_and_racks_above_hosts() -> None:
+    yard = Yard()
+    places = {"a1": "a/r1/z1", "b1": "b/r1/z1", "c1": "c/r2/z1", "d1": "d/r2/z1", "e1": "e/r3/z2"}
+    for name, place in places.items():
+        await yard.add(name, place)
+    for _ in range(30):
+        found = await yard.placement.new_ensemble(THREE, survives="zone")
+        racks = {places[name].split("/")[1] for name in found.bookies}
+        assert "e1" in found.bookies and len(racks) == 3

@@ -1,12 +1,13 @@
 """The arithmetic of quorums, against a model that counts every entry's acknowledgements."""
 
 import random
+from collections.abc import Iterable, Sequence
 from itertools import combinations, pairwise
 
 from hypothesis import given
 from hypothesis import strategies as st
 
-from engine.ledger.quorum import Quorums, confirmed, covered, writable
+from engine.ledger.quorum import UNKNOWN, Quorums, absent, confirmed, covered, writable
 from engine.ledger.slot import Sent, Slot
 
 
@@ -14,7 +15,22 @@ from engine.ledger.slot import Sent, Slot
 def quorums(draw: st.DrawFn) -> Quorums:
     ensemble = draw(st.integers(1, 6))
     write = draw(st.integers(1, ensemble))
-    return Quorums(ensemble, write, draw(st.integers(1, write)), draw(st.integers(1, 5)))
+    domains = st.lists(st.integers(UNKNOWN, 3), min_size=ensemble, max_size=ensemble).map(tuple)
+    return Quorums(
+        ensemble,
+        write,
+        draw(st.integers(1, write)),
+        draw(st.integers(1, 5)),
+        draw(st.just(()) | domains),
+    )
+
+
+def acknowledges(sizes: Quorums, indexes: Iterable[int]) -> bool:
+    """Whether these are enough, and in two known domains if that is needed."""
+    found = list(indexes)
+    pairs = combinations([sizes.domains[index] for index in found] if sizes.domains else [], 2)
+    apart = any(one != other and UNKNOWN not in (one, other) for one, other in pairs)
+    return len(found) >= sizes.ack and (apart or not sizes.domains)
 
 
 @given(quorums(), st.integers(-1, 30), st.data())
@@ -27,11 +43,17 @@ def test_the_lac_is_the_longest_prefix_with_an_ack_quorum_in_each_write_set(
     expected = -1
     while expected < pushed:
         entry_id = expected + 1
-        holders = sum(marks[index] >= entry_id for index in sizes.write_set(entry_id))
-        if holders < sizes.ack:
+        holders = [index for index in sizes.write_set(entry_id) if marks[index] >= entry_id]
+        if not acknowledges(sizes, holders):
             break
         expected = entry_id
     assert confirmed(sizes, -1, pushed, marks) == expected
+
+
+def ack_quorums(sizes: Quorums, write_set: Sequence[int]) -> list[tuple[int, ...]]:
+    """All sets of bookies of a write set that acknowledge an entry."""
+    every = [combinations(write_set, count) for count in range(1, len(write_set) + 1)]
+    return [found for count in every for found in count if acknowledges(sizes, found)]
 
 
 @given(quorums(), st.data())
@@ -42,9 +64,19 @@ def test_coverage_means_that_no_ack_quorum_avoids_the_bookies_that_answered(
     avoidable = any(
         not set(quorum) & answered
         for start in range(sizes.ensemble)
-        for quorum in combinations(sizes.write_set(start * sizes.stripe_entries), sizes.ack)
+        for quorum in ack_quorums(sizes, sizes.write_set(start * sizes.stripe_entries))
     )
     assert covered(sizes, answered) == (not avoidable)
+
+
+@given(quorums(), st.data())
+def test_an_entry_is_absent_when_every_ack_quorum_has_a_bookie_that_lacks_it(
+    sizes: Quorums, data: st.DataObject
+) -> None:
+    entry_id = data.draw(st.integers(0, 40))
+    lacking = data.draw(st.sets(st.sampled_from(sizes.write_set(entry_id))))
+    quorums = ack_quorums(sizes, sizes.write_set(entry_id))
+    assert absent(sizes, entry_id, lacking) == all(set(each) & lacking for each in quorums)
 
 
 @given(quorums(), st.data())
@@ -53,10 +85,22 @@ def test_a_ledger_is_writable_when_every_write_set_keeps_an_ack_quorum(
 ) -> None:
     alive = data.draw(st.sets(st.integers(0, sizes.ensemble - 1)))
     expected = all(
-        len(alive & set(sizes.write_set(start * sizes.stripe_entries))) >= sizes.ack
+        acknowledges(sizes, alive & set(sizes.write_set(start * sizes.stripe_entries)))
         for start in range(sizes.ensemble)
     )
     assert writable(sizes, alive) == expected
+
+
+@given(quorums())
+def test_domains_that_are_all_different_change_nothing(sizes: Quorums) -> None:
+    plain = sizes.with_domains(())
+    different = plain.with_domains(tuple(range(sizes.ensemble)))
+    assert different.domains == (() if sizes.ack > 1 else tuple(range(sizes.ensemble)))
+    if sizes.ack > 1:
+        full = plain._replace(domains=tuple(range(sizes.ensemble)))
+        for start in range(sizes.ensemble):
+            write_set = plain.write_set(start * plain.stripe_entries)
+            assert ack_quorums(full, write_set) == ack_quorums(plain, write_set)
 
 
 @given(st.integers(0, 2**63 - 1), quorums())

@@ -39,8 +39,8 @@ def on(**places: str) -> dict[str, Registration]:
 
 def shared(
     ensemble: Sequence[str], write_quorum: int, where: dict[str, Registration]
-) -> tuple[int, int]:
-    """Pairs on one host, and in one rack, in any write set: counted the slow and obvious way."""
+) -> tuple[int, int, int]:
+    """Pairs on one host, in one rack and in one zone, in any write set: counted one by one."""
     size = len(ensemble)
     pairs = set()
     for start in range(size):
@@ -49,7 +49,8 @@ def shared(
     found = [(where[ensemble[one]], where[ensemble[other]]) for one, other in pairs]
     hosts = sum(one.host == other.host != "" for one, other in found)
     racks = sum(one.rack == other.rack != "" for one, other in found)
-    return hosts, racks
+    zones = sum(one.zone == other.zone != "" for one, other in found)
+    return hosts, racks, zones
 
 
 @given(CLUSTERS, st.integers(1, 4), st.integers(0, 1000))
@@ -139,3 +140,16 @@ def test_the_judgement_names_hosts_with_two_replicas_and_racks_with_all() -> Non
     ]
     assert flaws_of(("x", "y"), 2, where) == []
     assert cost_of(("a", "b", "c"), 3, where) == Cost(1, 3)
+
+
+def test_replicas_are_in_two_zones_if_there_are_two() -> None:
+    where = {
+        name: Registration(name, 1, host=name, rack=f"r{number}", zone=zone)
+        for number, (name, zone) in enumerate(zip("abcde", "zzzzy", strict=True))
+    }
+    for seed in range(20):
+        chosen = spread(sorted(where), 3, Quorums(3, 3, 2, 256), where, random.Random(seed))
+        assert "e" in chosen and cost_of(chosen, 3, where) == Cost(0, 0, 1)
+    assert fittest(["c", "e"], ("a", "b", "x"), 2, 3, where, random.Random(1)) == "e"
+    assert flaws_of(("a", "b", "c"), 3, where) == [Flaw("zone", "z", ("a", "b", "c"))]
+    assert flaws_of(("a", "b", "e"), 3, where) == []

@@ -1,0 +1,226 @@
+"""Entries that have to survive the loss of a host: how they are acknowledged and recovered."""
+
+import asyncio
+from dataclasses import replace
+
+import pytest
+
+from engine.errors import (
+    AppendFailed,
+    InvalidRequest,
+    LedgerFenced,
+    NotEnoughBookies,
+    OutcomeUnknown,
+    QuorumsInvalid,
+    RecoveryIncomplete,
+)
+from engine.ledger.client import LedgerClient
+from engine.ledger.writer import LedgerWriter
+from engine.metadata.bookies import Registration
+from engine.metadata.ledgers import Fragment, LedgerMetadata, State
+from engine.transport.contract import Status
+from tests.engine.ledger.scripted import QUICK, ScriptedBookie, turns
+from tests.engine.ledger.test_coming_back import until
+from tests.engine.ledger.test_respreading import Hosts, hosts, shared
+
+STILL = replace(QUICK, respread_ms=1_000_000)
+
+
+def on_host(cluster: Hosts, writer: LedgerWriter, host: str) -> list[ScriptedBookie]:
+    ensemble = writer.metadata.fragments[-1].ensemble
+    return [cluster.transport.bookies[name] for name in ensemble if name[0] == host]
+
+
+async def two_on_one_host(*more: str) -> tuple[Hosts, LedgerWriter]:
+    """A ledger with two replicas on host a and one on b."""
+    cluster = await hosts("a1", "a2", "b1")
+    writer = await cluster.client(STILL).create_ledger(3, 3, 2, survives="host")
+    await cluster.come(*more)
+    assert sorted(writer.metadata.fragments[-1].ensemble) == ["a1", "a2", "b1"]
+    return cluster, writer
+
+
+async def bodies(client: LedgerClient, ledger_id: int) -> list[bytes]:
+    reader = await client.open_ledger(ledger_id)
+    return [entry.body async for entry in reader.read(0, reader.last_add_confirmed)]
+
+
+async def test_two_bookies_of_one_host_acknowledge_nothing() -> None:
+    cluster, writer = await two_on_one_host()
+    (far,) = on_host(cluster, writer, "b")
+    far.holding = True
+    waiting = asyncio.ensure_future(writer.append(b"moo"))
+    await turns(200)
+    assert not waiting.done() and writer.last_add_confirmed == -1
+    assert all(0 in near.entries[writer.ledger_id] for near in on_host(cluster, writer, "a"))
+    far.holding = False
+    far.release()
+    assert await waiting == 0
+
+
+async def test_what_was_acknowledged_survives_a_host_with_two_of_three_replicas() -> None:
+    cluster, writer = await two_on_one_host()
+    for number in range(5):
+        assert await writer.append(b"%d" % number) == number
+    await turns()
+    await cluster.go("a")
+    for bookie in on_host(cluster, writer, "a"):
+        bookie.entries.clear()
+    await cluster.come("c1", "d1")
+    client = cluster.client()
+    assert await bodies(client, writer.ledger_id) == [b"%d" % number for number in range(5)]
+    assert (await client.ledger_metadata(writer.ledger_id)).state is State.CLOSED
+
+
+async def test_without_it_the_loss_of_that_host_stops_the_ledger() -> None:
+    cluster = await hosts("a1", "a2", "b1")
+    writer = await cluster.client(STILL).create_ledger(3, 3, 2, survives="bookie")
+    await writer.append(b"moo")
+    await cluster.go("a")
+    await cluster.come("c1", "d1")
+    with pytest.raises(RecoveryIncomplete):
+        await cluster.client().open_ledger(writer.ledger_id)
+
+
+async def test_followers_read_on_while_a_host_with_two_of_three_replicas_is_away() -> None:
+    cluster, writer = await two_on_one_host()
+    await writer.append(b"moo")
+    await turns()
+    await cluster.go("a")
+    reader = await cluster.client().open_ledger(writer.ledger_id, recover=False)
+    assert await reader.read_last_add_confirmed() in (-1, 0)
+
+
+async def test_a_writer_goes_on_with_bookies_of_a_third_host() -> None:
+    cluster, writer = await two_on_one_host("c1", "c2")
+    await writer.append(b"zero")
+    await cluster.go("b")
+    assert await writer.append(b"one") == 1
+    assert writer.metadata.survives == "host"
+    assert {name[0] for name in writer.metadata.fragments[-1].ensemble} == {"a", "c"}
+    await cluster.go("a")
+    await cluster.come("b1", "d1")
+    assert await writer.append(b"two") == 2
+    assert await writer.close() == 2
+    assert await bodies(cluster.client(), writer.ledger_id) == [b"zero", b"one", b"two"]
+
+
+async def test_an_append_fails_rather_than_stay_on_one_host() -> None:
+    cluster, writer = await two_on_one_host("a3")
+    await writer.append(b"zero")
+    await cluster.go("b")
+    with pytest.raises((AppendFailed, OutcomeUnknown)):
+        await writer.append(b"one")
+    await cluster.come("b2")
+    assert await bodies(cluster.client(), writer.ledger_id) in ([b"zero"], [b"zero", b"one"])
+
+
+async def test_recovery_writes_back_to_two_hosts_or_stays_undecided() -> None:
+    cluster, writer = await two_on_one_host()
+    await writer.append(b"zero")
+    near = on_host(cluster, writer, "a")
+    for bookie in near:
+        bookie.mute = True
+    waiting = asyncio.ensure_future(writer.append(b"one"))
+    await turns()
+    for bookie in near:
+        bookie.mute, bookie.append_status = False, Status.READ_ONLY
+    await cluster.come("b2")
+    with pytest.raises(RecoveryIncomplete):
+        await cluster.client().open_ledger(writer.ledger_id)
+    await cluster.come("c1")
+    reader = await cluster.client().open_ledger(writer.ledger_id)
+    assert reader.last_add_confirmed == 1
+    having = [b for b in cluster.bookies if 1 in b.entries.get(writer.ledger_id, {})]
+    assert {bookie.bookie_id[0] for bookie in having} >= {"b", "c"}
+    with pytest.raises(LedgerFenced):
+        await waiting
+
+
+async def test_an_entry_that_two_bookies_of_one_host_alone_may_have_is_not_waited_for() -> None:
+    """The third bookie lacks it, and without it nothing was acknowledged."""
+    cluster, writer = await two_on_one_host()
+    await writer.append(b"zero")
+    await turns()
+    for near in on_host(cluster, writer, "a"):
+        near.damaged.add((writer.ledger_id, 1))
+    reader = await cluster.client().open_ledger(writer.ledger_id)
+    assert reader.last_add_confirmed == 0
+
+
+async def test_a_bookie_that_moves_changes_nothing_for_entries_that_are_acknowledged() -> None:
+    cluster = await hosts("a1", "b1", "c1")
+    writer = await cluster.client(STILL).create_ledger(3, 3, 2, survives="host")
+    await writer.append(b"zero")
+    await turns()
+    for name in ("a1", "b1"):
+        await cluster.registry.register(Registration(name, 1, host="c"))
+    # All three are on one host now. Any two of them may have acknowledged the entry.
+    cluster.transport.bookies["c1"].down = True
+    cluster.transport.bookies["a1"].down = True
+    with pytest.raises(RecoveryIncomplete, match="could be fenced"):
+        await cluster.client().open_ledger(writer.ledger_id)
+    cluster.transport.bookies["a1"].down = False
+    assert await bodies(cluster.client(STILL), writer.ledger_id) == [b"zero"]
+
+
+async def test_bookies_that_stay_count_for_the_hosts_that_they_were_on() -> None:
+    """The outcome of a change may stay unknown: then the writer goes on by the fragment before it.
+
+    What two bookies acknowledge meanwhile must be found by whoever reads the new fragment.
+    """
+    cluster = await hosts("a1", "b1", "c1")
+    writer = await cluster.client(STILL).create_ledger(3, 3, 2, survives="host")
+    await writer.append(b"zero")
+    for name in ("a1", "b1"):
+        await cluster.registry.register(Registration(name, 1, host="a"))
+    await cluster.come("d1")
+    await cluster.go("c")
+    await writer.append(b"one")
+    await until(lambda: "d1" in writer.metadata.fragments[-1].ensemble)
+    fragment = writer.metadata.fragments[-1]
+    domains = dict(zip(fragment.ensemble, fragment.domains, strict=True))
+    assert len({domains["a1"], domains["b1"], domains["d1"]}) == 3
+    await writer.close()
+
+
+async def test_what_entries_survive_is_a_setting_of_the_client_or_of_one_ledger() -> None:
+    cluster = await hosts("a1", "a2", "b1", "c1")
+    client = cluster.client(replace(QUICK, survives="bookie"))
+    assert (await client.create_ledger(3, 3, 2)).metadata.survives == "bookie"
+    assert (await client.create_ledger(3, 3, 2, survives="host")).metadata.survives == "host"
+    usual = cluster.client()
+    assert (await usual.create_ledger(3, 3, 2)).metadata.survives == "host"
+    assert (await usual.create_ledger(2, 2, 1)).metadata.survives == "bookie"
+    strict = cluster.client(replace(QUICK, survives="rack"))
+    with pytest.raises(NotEnoughBookies, match="in two racks"):
+        await strict.create_ledger(3, 3, 2)
+    assert (await strict.create_ledger(1, 1, 1)).metadata.survives == "bookie"
+    with pytest.raises(QuorumsInvalid, match="one bookie acknowledges"):
+        await client.create_ledger(2, 2, 1, survives="host")
+    with pytest.raises(InvalidRequest, match="bookie, host, rack, zone"):
+        await client.create_ledger(survives="planet")  # type: ignore[arg-type]
+
+
+async def test_a_ledger_that_is_written_on_bookies_of_many_hosts_is_as_it_was() -> None:
+    cluster = await hosts("a1", "b1", "c1")
+    writer = await cluster.client(STILL).create_ledger(3, 3, 2)
+    assert writer.metadata.survives == "host" and not writer._replication.quorums.domains
+    assert shared(writer) == 0
+    cluster.transport.bookies["c1"].mute = True
+    assert await writer.append(b"moo") == 0
+    await writer.close()
+
+
+def test_metadata_with_domains_for_other_bookies_are_damaged() -> None:
+    with pytest.raises(AssertionError):
+        LedgerMetadata(
+            ledger_id=1,
+            ensemble_size=3,
+            write_quorum=3,
+            ack_quorum=2,
+            fragments=(Fragment(0, ("a", "b", "c"), (0, 1)),),
+            key_hash=b"",
+            created_ms=0,
+            token=0,
+        )
