@@ -121,26 +121,22 @@ class LedgerClient:
         """Create a ledger and return its writer.
 
         Each entry goes to `write_quorum` of `ensemble` bookies and is acknowledged when it is
-        durable on `ack_quorum` of them; what is not named comes from the client's settings.
-        `survives` is the loss that acknowledged entries survive: with "host", "rack" or "zone" the
-        bookies that acknowledge an entry are in two of them or more.
-        `metadata` is kept with the ledger and never changes. `deferred_sync=True` resolves appends
-        as soon as they have an id: nothing is promised of them, not even that a bookie has heard of
-        them, until `force()` returns. `explicit_ids=True` takes ids from the caller (`append_at`).
+        durable on `ack_quorum` of them, in two hosts, racks or zones if it `survives` the loss of
+        one; what is not named comes from the client's settings. `metadata` is kept with the ledger
+        and never changes. `deferred_sync=True` resolves appends as soon as they have an id: nothing
+        is promised of them until `force()` returns. `explicit_ids=True` takes ids from the caller.
         `announce` is awaited with the id of a ledger before there is one; what it raises is raised.
         Raises `QuorumsInvalid`, `InvalidRequest`, `NotEnoughBookies`, `MetadataUnavailable`,
         `DiskFull` unless `metadata` say that it `uses_reserve`, and `AccessRefused` when bookies
         that are needed want another proof than this client has.
         """
         quorums = self._quorums(ensemble, write_quorum, ack_quorum)
-        survives = self._survives(survives, quorums)
-        custom = _checked(metadata or {})
-        from_reserve = uses_reserve(custom)
+        survives, custom = self._survives(survives, quorums), _checked(metadata or {})
         context = self._context(key_of(password))
         refusal: AccessRefused | None = None
         while True:
             try:
-                chosen = await self._chosen(quorums, survives, from_reserve)
+                chosen = await self._chosen(quorums, survives, uses_reserve(custom))
             except Unavailable as error:
                 if refusal is not None:
                     raise refusal from error
@@ -157,9 +153,8 @@ class LedgerClient:
                 self._writers.add(writer)
                 return writer
             # Others may let this client in; each round leaves those out that did not.
-            refusal = AccessRefused(
-                f"no ledger can be written{self._troubles.tell(chosen.bookies)}"
-            )
+            why = self._troubles.tell(chosen.bookies)
+            refusal = AccessRefused(f"no ledger can be written{why}")
             await self._withdraw(writer, refused, refusal)
 
     async def _chosen(

@@ -11,12 +11,12 @@ Invariants:
 import asyncio
 import logging
 import socket
-from collections.abc import Iterator
+from collections.abc import Coroutine, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Final
+from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
 
@@ -195,9 +195,8 @@ def bookie(
             passes_metadata_on=security.on or not zookeeper_user,
             repair=_repair_settings(repair_grace_ms),
         )
-        with _runner() as runner:
-            door = _door(zookeeper, _zookeeper_told(context), data, security)
-            runner.run(_serve(data, door, settings, security, metrics))
+        door = _door(zookeeper, _zookeeper_told(context), data, security)
+        _run(_serve(data, door, settings, security, metrics))
 
 
 def _checked(data: list[Path] | None, zookeeper: str | None) -> tuple[list[Path], str]:
@@ -228,12 +227,13 @@ def _audit(security: "Security") -> "Audit":
     return configured_audit("bookie") if security.secret else NO_AUDIT
 
 
-def _runner() -> asyncio.Runner:
+def _run(serving: Coroutine[Any, Any, None]) -> None:
     from engine.folder.modes import set_private_umask
     from engine.ports.system_loop import new_event_loop
 
     set_private_umask()
-    return asyncio.Runner(loop_factory=new_event_loop)
+    with asyncio.Runner(loop_factory=new_event_loop) as runner:
+        runner.run(serving)
 
 
 def security_of(

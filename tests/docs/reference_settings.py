@@ -72,6 +72,7 @@ MEANINGS: Final = {
     "user": "the user's name",
     "users": "a file of users of the broker's HTTP interface",
     "wire": "`framed`, or `grpc`",
+    "zone": "the zone of the machine, a building for example",
 }
 """What keys without words of their own mean."""
 

@@ -35,6 +35,8 @@ RESOURCES: Final[dict[str, tuple[str, ...]]] = {
     "eve": ("press",),
 }
 """What tenants' tasks hold. Of `eve` that is changed while the run lasts."""
+_SURE: Final = {**RESOURCES, "eve": ()}
+"""What they hold for certain, while no replica runs that could tell."""
 
 
 class Given(NamedTuple):
@@ -102,7 +104,7 @@ class BrokerOracle:
             raise Violation(f"{process.name}: task {run.id} begins again, at most once it may")
         stopped = self.waked.get(process) == self._loop.now
         fixed = run.payload.decode() in self.fixed
-        given = self.given(run) or Given(("press",) if fixed else RESOURCES[run.tenant], 0)
+        given = self.given(run) or Given(("press",) if fixed else _SURE[run.tenant], 0)
         self.running[attempt] = Running(run, process, *given, stopped)
         if not stopped:
             self._check_alone(run)
