@@ -4,7 +4,8 @@ Invariants:
 - Items are applied in the journal's order, and a batch of them with the position they end at.
 - An overlay leaves a ledger's ranges disjoint: what it covers goes, what sticks out stays.
 - A MOVE, and a mark of damage, count only where the index still points at the record they name.
-- Nothing of a buried ledger comes back.
+- Nothing of a buried ledger comes back. What was released comes back only if the index loses that,
+  and may: it is released again.
 """
 
 import struct
@@ -19,6 +20,9 @@ DAMAGED: Final = -1
 
 _LEDGER: Final = struct.Struct(">cQ")
 _NUMBER: Final = struct.Struct(">q")
+_RELEASED: Final = struct.Struct(">QQQQ")
+_RELEASED_MAX: Final = 64
+"""Of so many ranges at most a ledger remembers that they were released; more are joined."""
 _ID_MAX: Final = 2**63 - 1
 
 DAMAGE_KEY: Final = b"U"
@@ -32,6 +36,7 @@ FENCE: Final = b"x"
 TOMBSTONE: Final = b"d"
 LAC: Final = b"l"
 DROPPED: Final = b"s"
+RELEASED: Final = b"r"
 
 
 class Overlay(NamedTuple):
@@ -64,7 +69,19 @@ class Buried(NamedTuple):
     ledger_id: int
 
 
-Item = Place | Overlay | Moved | Fact | Buried
+class Released(NamedTuple):
+    """Entries that are given back: other bookies hold them.
+
+    The journal held them before `until`; what it holds of them behind that was written since.
+    """
+
+    ledger_id: int
+    first: int
+    last: int
+    until: Position
+
+
+Item = Place | Overlay | Moved | Fact | Buried | Released
 """A bare `Place` is one whose ids are known to be in no other place."""
 
 
@@ -115,6 +132,8 @@ def apply_items(index: Index, items: Iterable[Item], position: Position) -> None
                 _overlay(index, item.place, None, True, before)
             elif type(item) is Moved:
                 _overlay(index, item.place, item.origin, item.absent, before)
+            elif type(item) is Released:
+                _release(index, item, before)
     index.apply(Changes((), added, facts, position))
 
 
@@ -202,12 +221,39 @@ def _find_all(index: Index, place: Place) -> list[Place]:
         first = found[-1].last + 1
 
 
+def released_of(index: Index, ledger_id: int) -> list[Released]:
+    """What was released of a ledger since the index was made."""
+    value = index.fact(fact_key(RELEASED, ledger_id)) or b""
+    return [
+        Released(ledger_id, first, last, Position(segment, offset))
+        for first, last, segment, offset in _RELEASED.iter_unpack(value)
+    ]
+
+
+def _release(index: Index, released: Released, position: Position) -> None:
+    ledger_id, first, last, _ = released
+    known = [*released_of(index, ledger_id), released]
+    if len(known) > _RELEASED_MAX:
+        lowest, highest = min(one.first for one in known), max(one.last for one in known)
+        known = [Released(ledger_id, lowest, highest, max(one.until for one in known))]
+    value = b"".join(_RELEASED.pack(one.first, one.last, *one.until) for one in known)
+    index.apply(Changes((), (), [(fact_key(RELEASED, ledger_id), value)], position))
+    while held := index.find(ledger_id, first, last):
+        kept = [old._replace(last=first - 1) for old in held if old.first < first]
+        kept += [old._replace(first=last + 1) for old in held if old.last > last]
+        index.apply(Changes(held, kept, (), position))
+        first = held[-1].last + 1
+        if first > last:
+            return
+
+
 def _bury(index: Index, ledger_id: int, position: Position) -> None:
     facts = [
         (fact_key(TOMBSTONE, ledger_id), b""),
         (fact_key(FACTS, ledger_id), None),
         (fact_key(FENCE, ledger_id), None),
         (fact_key(LAC, ledger_id), None),
+        (fact_key(RELEASED, ledger_id), None),
     ]
     index.apply(Changes((), (), facts, position))
     while found := index.find(ledger_id, 0, _ID_MAX):

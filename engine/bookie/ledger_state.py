@@ -50,6 +50,7 @@ class LedgerState:
         "sequence",
         "stored",
         "waiters",
+        "withheld",
         "written_s",
     )
 
@@ -77,6 +78,8 @@ class LedgerState:
         self.written_s = 0.0
         self.backlog: deque[Any] | None = None
         self.waiters: dict[Callable[[], None], None] = {}
+        self.withheld = False
+        """Whether entries are being given back: nothing is said of the ledger until then."""
 
     @property
     def closed_last(self) -> int | None:

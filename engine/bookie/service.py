@@ -14,7 +14,7 @@ import asyncio
 import contextlib
 import logging
 import random
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from functools import partial
 
 from engine.bookie.appending import Appender, key_matches
@@ -90,6 +90,7 @@ class BookieService:
         publisher.on_superseded = marker.on_superseded = publisher.on_vanished = self._fail
         self._failed = asyncio.Event()
         self._retiring: asyncio.Task[None] | None = None
+        self._releasing: set[asyncio.Future[bool]] = set()
         self._began = self._closed = False
         self.storage = storage(self)
         self._show(self.storage.measures)
@@ -350,7 +351,7 @@ class BookieService:
 
     async def _read(self, state: LedgerState, request: ReadRequest) -> ReadReply:
         doubtful = self.storage.is_doubtful(state.ledger_id)
-        if self._gate.stopped:
+        if self._gate.stopped or state.withheld:
             return self._read_reply(Status.UNAVAILABLE)
         if state.deleted:
             return self._read_reply(Status.DELETED)
@@ -422,6 +423,58 @@ class BookieService:
         """The monotonic second of the newest write; the bookie's start if none is remembered."""
         return self.storage.states.written_s(ledger_id)
 
+    async def held(self, ledger_id: int, ids: tuple[int, int]) -> list[tuple[int, int]]:
+        """The ranges of these ids that are held, in order. Raises `BookieUnavailable`."""
+        self._check_running()
+        try:
+            return await self.storage.held(ledger_id, *ids)
+        except Exception as error:
+            self._fail(error)
+            raise BookieUnavailable(f"bookie {self._id} cannot read its index") from error
+
+    async def release(
+        self,
+        ledger_id: int,
+        ranges: Sequence[tuple[int, int]],
+        unwritten_since_s: float,
+        agreed: Callable[[], Awaitable[bool]],
+    ) -> bool:
+        """Remove entries if `agreed` says so, and withhold the ledger until that is done.
+
+        Meanwhile appends wait and reads are answered as if the bookie were away. False, and nothing
+        was removed, if the ledger is in use or was written since then. If the caller is cancelled,
+        what was agreed is done all the same. Raises `BookieUnavailable`.
+        """
+        self._check_running()
+        state = self._state(ledger_id)
+        used = state.in_flight or state.pins or state.fencing or state.backlog is not None
+        fresh = self.storage.writer.window.find(ledger_id, 0, ENTRY_ID_MAX)
+        if used or fresh or state.deleted or self.written_s(ledger_id) > unwritten_since_s:
+            return False
+        state.pins += 1
+        state.withheld = True
+        self._appender.hold_back(state)
+        releasing = asyncio.ensure_future(self._release(state, ranges, agreed))
+        self._releasing.add(releasing)
+        releasing.add_done_callback(self._releasing.discard)
+        return await asyncio.shield(releasing)
+
+    async def _release(
+        self,
+        state: LedgerState,
+        ranges: Sequence[tuple[int, int]],
+        agreed: Callable[[], Awaitable[bool]],
+    ) -> bool:
+        try:
+            if not await agreed():
+                return False
+            await self.storage.release(state.ledger_id, ranges)
+            return True
+        finally:
+            state.withheld = False
+            state.pins -= 1
+            self._appender.go_on(state)
+
     @property
     def damaged(self) -> bool:
         """Whether negatives of some ledgers are unknown since a header could not be read."""
@@ -464,6 +517,9 @@ class BookieService:
         await self._marker.stop()
         await self._publisher.stop(unregister=True)
         self._stop()
+        for releasing in [*self._releasing]:
+            releasing.cancel()
+        await asyncio.gather(*self._releasing, return_exceptions=True)
         await self._appender.close()
         if self._retiring is not None:
             await self._retiring

@@ -7,6 +7,7 @@ Invariants:
 - Damage that a read finds is remembered, so that recovery and repair may write those ids again.
 """
 
+import asyncio
 import logging
 from collections.abc import Callable, Sequence
 
@@ -18,6 +19,7 @@ from engine.bookie.indexing import (
     RETIRED_KEY,
     Fact,
     Moved,
+    Released,
     damaged,
     held_ledgers,
     item_of,
@@ -33,6 +35,7 @@ from engine.bookie.segment import RECORD_HEADER_BYTES, Kind, Origin, Record, fac
 from engine.bookie.segment_writer import SegmentWriter, Tail
 from engine.bookie.settings import BookieSettings
 from engine.bookie.window import RecentRuns, merge
+from engine.errors import Overloaded
 from engine.limits import ENTRY_ID_MAX
 from engine.ports.clock import Clock
 from engine.ports.disk import Disk, Space
@@ -41,6 +44,7 @@ from engine.run import NO_ENTRY, Run
 from engine.transport.contract import LedgerFacts
 
 _LOOKUPS_MAX = 3
+_FULL_PAUSE_S = 1.0
 _EVERY_LEDGER = 2**64
 _LOG = logging.getLogger("engine.bookie")
 
@@ -185,6 +189,35 @@ class Storage:
         if found.runs and state.stored < found.runs[-1].last + 1 <= last:
             # Nothing durable is higher, in the window or in the index.
             found.missing = (found.runs[-1].last + 1, last)
+        return found
+
+    async def release(self, ledger_id: int, ranges: Sequence[tuple[int, int]]) -> None:
+        """Remove entries from the index, durably. Raises `BookieUnavailable`.
+
+        While the disk has no room for the index this waits: what was asked for will be done.
+        """
+        for first, last in ranges:
+            self.writer.add(Released(ledger_id, first, last, self.journal.end))
+        while True:
+            try:
+                await self.writer.flush()
+                return
+            except Overloaded:
+                await asyncio.sleep(_FULL_PAUSE_S)
+
+    async def held(self, ledger_id: int, first: int, last: int) -> list[tuple[int, int]]:
+        """The ranges of some ids that the index has, in order."""
+        return await self._workers.run(lambda: self._held(ledger_id, first, last))
+
+    def _held(self, ledger_id: int, first: int, last: int) -> list[tuple[int, int]]:
+        found: list[tuple[int, int]] = []
+        while first <= last and (places := self.index.find(ledger_id, first, last)):
+            for place in places:
+                low, high = max(place.first, first), min(place.last, last)
+                if found and found[-1][1] + 1 == low:
+                    low = found.pop()[0]
+                found.append((low, high))
+            first = places[-1].last + 1
         return found
 
     def ledgers(self, above: int, limit: int) -> list[int]:

@@ -11,7 +11,15 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from engine.bookie.index import PLACES_MAX, Index, Place, Position
-from engine.bookie.indexing import DAMAGE_KEY, DAMAGED, FENCE, TOMBSTONE, fact_key, gaps
+from engine.bookie.indexing import (
+    DAMAGE_KEY,
+    DAMAGED,
+    FENCE,
+    TOMBSTONE,
+    fact_key,
+    gaps,
+    released_of,
+)
 from engine.bookie.scan import Flaw, Found, JournalScan, SegmentScan, first_flaw
 from engine.bookie.segment import Kind
 from engine.bookie.tools_folder import BookieFolder, open_index
@@ -151,7 +159,7 @@ class _Check:
                 self._amiss("the index does not know that the ledger was fenced", found)
         elif header.kind in _RUNS and not buried:
             places = _places(index, ledger_id, header.first, header.last)
-            for first, last in gaps(places, header.first, header.last):
+            for first, last in _not_released(found, gaps(places, header.first, header.last), index):
                 self._amiss("the index lacks entries that the journal holds", found, first, last)
             for place in places:
                 if (place.segment, place.offset) == found.position:
@@ -217,6 +225,21 @@ class _Check:
                 last,
             )
         )
+
+
+def _not_released(
+    found: Found, lacking: list[tuple[int, int]], index: Index
+) -> list[tuple[int, int]]:
+    """The ranges that the index lacks although nobody gave them back after they were written."""
+    for one in released_of(index, found.header.ledger_id) if lacking else ():
+        if found.position < one.until:
+            lacking = [
+                piece
+                for first, last in lacking
+                for piece in ((first, min(last, one.first - 1)), (max(first, one.last + 1), last))
+                if piece[0] <= piece[1]
+            ]
+    return lacking
 
 
 def _places(index: Index, ledger_id: int, first: int, last: int) -> list[Place]:

@@ -73,6 +73,8 @@ class LedgerMetadata(msgspec.Struct, frozen=True, omit_defaults=True):
 
     `key_hash` is SHA-256 of the ledger's key, itself a hash of the password (`engine.ledger.keys`).
     `survives` is the loss that acknowledged entries survive, however many bookies go with it.
+    `released` counts how often a bookie has given back entries that belong elsewhere
+    (`engine.repair.surplus`).
     `degraded` says that some replica is known to be missing: the ledger waits in the repair queue.
     `last_entry` and `length` of a RESTORING ledger are the values it will be closed with.
     """
@@ -92,6 +94,7 @@ class LedgerMetadata(msgspec.Struct, frozen=True, omit_defaults=True):
     degraded: bool = False
     custom: dict[str, bytes] = {}
     survives: Survives = "bookie"
+    released: int = 0
     format_major: int = FIRST_MAJOR
 
     def __post_init__(self) -> None:

@@ -24,8 +24,8 @@ from engine.repair.outlook import Workshop
 from engine.repair.survey import survey
 
 
-class LocalBookie(Protocol):
-    """What a bookie lends the repair of its own node."""
+class Doubtful(Protocol):
+    """What a bookie lends the node that clears its doubts."""
 
     @property
     def bookie_id(self) -> str:
@@ -45,7 +45,7 @@ class LocalBookie(Protocol):
 class Doubts:
     """Sees to the local bookies' doubts."""
 
-    def __init__(self, workshop: Workshop, bookies: Sequence[LocalBookie]) -> None:
+    def __init__(self, workshop: Workshop, bookies: Sequence[Doubtful]) -> None:
         self.cleared = 0
         self._workshop = workshop
         self._bookies = bookies
@@ -80,7 +80,7 @@ class Doubts:
                 await self.look()
             await asyncio.sleep(interval_s)
 
-    async def _see_to(self, bookie: LocalBookie) -> None:
+    async def _see_to(self, bookie: Doubtful) -> None:
         name = bookie.bookie_id
         waiting = self._asked.get(name)
         if waiting is None:

@@ -2,7 +2,8 @@
 
 Invariants:
 - A fragment's ensemble changes by compare-and-set, only after its new bookies have all its entries,
-  and only if fragment and end are still those that were copied.
+  and only if fragment and end are still those that were copied, and no bookie has given entries of
+  the ledger back since.
 - A replica is never given up while an entry of it can be read from nobody: the lost bookie may be
   the only one that has it.
 - A closed ledger is called whole, and any one leaves the queue, only when every replica of each
@@ -53,7 +54,7 @@ class Memory:
     stuck_in: Outlook | None = None
     skips: int = 0
     targets: dict[tuple[int, int, str], str] = field(default_factory=dict)
-    walks: dict[tuple[Extent, tuple[tuple[int, str], ...]], FragmentWalk] = field(
+    walks: dict[tuple[Extent, tuple[tuple[int, str], ...], int], FragmentWalk] = field(
         default_factory=dict
     )
 
@@ -207,7 +208,9 @@ class LedgerRepair:
     async def _walk(
         self, metadata: LedgerMetadata, extent: Extent, targets: dict[int, str]
     ) -> Finding:
-        walks, key = self._memory.walks, (extent, tuple(targets.items()))
+        # Entries that were read or written before some were given back may be among those.
+        key = (extent, tuple(targets.items()), metadata.released)
+        walks = self._memory.walks
         walk = walks.get(key)
         if walk is None:
             walk = walks[key] = FragmentWalk(
@@ -249,7 +252,8 @@ class LedgerRepair:
         fragment = Fragment(old.first, ensemble)
 
         def change(current: LedgerMetadata) -> LedgerMetadata:
-            if extent not in extents(current):
+            given_back = current.released != held.metadata.released
+            if given_back or extent not in extents(current):
                 raise Superseded
             fragments = tuple(fragment if each == old else each for each in current.fragments)
             return msgspec.structs.replace(current, fragments=fragments)

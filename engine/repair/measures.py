@@ -47,6 +47,13 @@ def watch_repair(metrics: Metrics, node: RepairNode) -> Callable[[], None]:
     )
     ends.append(
         metrics.gauge(
+            "herdbook_repair_entries_released",
+            "Entries that bookies of this node have given back since the start: others hold them.",
+            lambda: node.surplus.released,
+        )
+    )
+    ends.append(
+        metrics.gauge(
             "herdbook_repair_mishaps",
             "Failures of repair that nobody thought of, since the start; the log tells them.",
             lambda: node.workshop.mishaps,

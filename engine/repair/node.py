@@ -9,25 +9,31 @@ Invariants:
 import asyncio
 import random
 from collections.abc import Sequence
+from typing import Protocol
 
 from engine.errors import EngineError
 from engine.metadata.contract import MetadataStore
 from engine.ports.clock import Clock
 from engine.repair.auditor import Auditor
-from engine.repair.doubt import Doubts, LocalBookie
+from engine.repair.doubt import Doubtful, Doubts
 from engine.repair.keeping_on import keep_on
 from engine.repair.outlook import Workshop
 from engine.repair.repairer import Repairer
 from engine.repair.replicas import Stopped
 from engine.repair.scrub import Scrub, read_mark
 from engine.repair.settings import RepairSettings
+from engine.repair.surplus import Holder, Surplus
 from engine.transport.contract import Transport
+
+
+class LocalBookie(Doubtful, Holder, Protocol):
+    """What a bookie lends the repair of its own node."""
 
 
 class RepairNode:
     """Everything of repair that one process runs. Made once, started once, closed once.
 
-    `auditor`, `repairer` and `doubts` tell what each has done, for metrics.
+    `auditor`, `repairer`, `doubts` and `surplus` tell what each has done, for metrics.
     """
 
     def __init__(
@@ -41,7 +47,7 @@ class RepairNode:
         local_bookies: Sequence[LocalBookie] = (),
         local_only: bool = False,
     ) -> None:
-        """`local_only`: nothing but the doubts of `local_bookies` is this process's business."""
+        """`local_only`: only doubts and surplus of `local_bookies` are this process's business."""
         workshop = Workshop(
             store=store, transport=transport, clock=clock, rng=rng, settings=settings
         )
@@ -51,12 +57,14 @@ class RepairNode:
         self.auditor = Auditor(workshop, self.name)
         self.repairer = Repairer(workshop, self.name)
         self.doubts = Doubts(workshop, local_bookies)
+        self.surplus = Surplus(workshop, local_bookies)
         self._local_only = local_only
         self._scrubbing: asyncio.Task[None] | None = None
 
     async def start(self) -> None:
         """Begin. Nothing is waited for: an absent metadata store is tried again."""
         self.doubts.start()
+        self.surplus.start()
         if self._local_only:
             return
         self.auditor.start()
@@ -69,6 +77,7 @@ class RepairNode:
         if self._scrubbing is not None:
             self._scrubbing.cancel()
             await asyncio.gather(self._scrubbing, return_exceptions=True)
+        await self.surplus.close()
         await self.doubts.close()
         await self.repairer.close()
         await self.auditor.close()

@@ -17,6 +17,9 @@ class RepairSettings:
     `look_interval_ms` is how often registrations are looked at, beside their watches;
     `audit_interval_ms` how often all ledgers' metadata are, also when no bookie was lost;
     `scrub_interval_ms` how often every replica is read (0: only when asked).
+    `surplus_interval_ms` is how often a node looks for entries that its bookies hold and that
+    belong to others, as they do after a replica was moved (0: never), and `surplus_quiet_ms` how
+    long a ledger must not have been written there before.
     `retry_pause_ms` doubles with every failure of a ledger, up to `retry_pause_ms_max`.
     `copy_bytes_a_second` bounds what one node reads and writes for repair (0: no bound).
     """
@@ -27,6 +30,8 @@ class RepairSettings:
     look_interval_ms: int = 5_000
     audit_interval_ms: int = 3_600_000
     scrub_interval_ms: int = 7 * 24 * 3_600_000
+    surplus_interval_ms: int = 3_600_000
+    surplus_quiet_ms: int = 3_600_000
     retry_pause_ms: int = 1_000
     retry_pause_ms_max: int = 300_000
     read_timeout_ms: int = limits.READ_TIMEOUT_MS

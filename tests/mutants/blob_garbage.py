@@ -59,11 +59,9 @@ BLOB_GARBAGE_MUTANTS: Final = (
         "engine/ledger/client.py",
         """            if announce is not None:
                 await announce(ledger_id)
-            held = await self._create(context, ledger_id, quorums, chosen, bool(absent), custom)
+            held = await self._create(context, ledger_id, quorums, chosen, custom)
 """,
-        """            held = await self._create(
-                context, ledger_id, quorums, chosen, bool(absent), custom
-            )
+        """            held = await self._create(context, ledger_id, quorums, chosen, custom)
             if announce is not None:
                 await announce(ledger_id)
 """,

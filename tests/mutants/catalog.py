@@ -53,6 +53,7 @@ from tests.mutants.shares import SHARES_MUTANTS
 from tests.mutants.state import STATE_MUTANTS
 from tests.mutants.storage import JOURNAL_MUTANTS, UPKEEP_MUTANTS
 from tests.mutants.supervisor import SUPERVISOR_MUTANTS
+from tests.mutants.survives import SURVIVES_MUTANTS
 from tests.mutants.wire import DIALING_MUTANTS, WIRE_MUTANTS
 
 MUTANTS: Final[tuple[Mutant, ...]] = (
@@ -70,6 +71,7 @@ MUTANTS: Final[tuple[Mutant, ...]] = (
     *JOURNAL_MUTANTS,
     *UPKEEP_MUTANTS,
     *REPAIR_MUTANTS,
+    *SURVIVES_MUTANTS,
     *ELECTION_MUTANTS,
     *REPLICA_MUTANTS,
     *REMOVAL_MUTANTS,

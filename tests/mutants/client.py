@@ -21,8 +21,8 @@ WRITER_MUTANTS: Final = (
         "one-acknowledgement-confirms",
         "2.1-5: an entry is complete at the ack quorum",
         _QUORUM,
-        "reached = sorted(marks, reverse=True)[quorums.ack - 1]\n        return",
-        "reached = max(marks)\n        return",
+        "reached = sorted(marks, reverse=True)[quorums.ack - 1]\n        if quorums.domains",
+        "reached = max(marks)\n        if quorums.domains",
         by_test(_WRITING_TESTS, "test_an_append_resolves_only_when_an_ack_quorum_has_it"),
     ),
     Mutant(

@@ -15,8 +15,8 @@ PLACEMENT_MUTANTS: Final = (
         "a-bookie-that-went-is-a-stranger",
         "issue 3 B: a bookie that restarted is taken back at once, spare or not",
         _PLACEMENT,
-        "self._boots.update({name: found.boot for name, found in registered.items()})",
-        "self._boots = {name: found.boot for name, found in registered.items()}",
+        "self._seen.update(registered)",
+        "self._seen = registered",
         by_test(
             _PLACEMENT_TESTS,
             "test_a_restart_ends_the_quarantine_of_a_bookie_that_was_seen_to_be_away",

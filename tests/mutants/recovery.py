@@ -65,16 +65,16 @@ RECOVERY_MUTANTS: Final = (
         "one-negative-ends-the-ledger",
         "2.4-6: the end needs write - ack + 1 explicit negatives",
         _RECOVERY,
-        "if negatives >= self._quorums.negatives:",
-        "if negatives >= 1:",
+        "if absent(self._quorums, first, lacking):",
+        "if lacking:",
         by_test(_TESTS, _NOT_DECIDED),
     ),
     Mutant(
         "too-few-negatives-suffice",
         "2.4-4, 2.4-6: write - ack + 1 of each write set, not fewer",
         "engine/ledger/quorum.py",
-        "return self.write - self.ack + 1",
-        "return max(1, self.write - self.ack)",
+        "        if len(indexes) < self.ack:\n",
+        "        if len(indexes) <= self.ack:\n",
         by_test(_TESTS, _NOT_DECIDED),
     ),
     Mutant(
@@ -124,16 +124,16 @@ RECOVERY_MUTANTS: Final = (
         "recoverys-ensemble-is-published-early",
         "2.4-8: ensembles change in memory only until the close",
         _RECOVERY,
-        "        self._fragments.append(Fragment(first, wanted))\n        return wanted",
-        "        self._fragments.append(Fragment(first, wanted))\n"
+        "        self._fragments.append(fragment)\n        return fragment",
+        "        self._fragments.append(fragment)\n"
         "        held = await self._context.ledgers.read(self._metadata.ledger_id)\n"
         "        await self._context.ledgers.update(\n"
         "            held,\n"
         "            lambda now: None\n"
-        "            if now.fragments[-1].ensemble == wanted\n"
-        "            else now.with_fragment(first, wanted),\n"
+        "            if now.fragments[-1].ensemble == wanted.bookies\n"
+        "            else now.with_fragment(first, wanted.bookies),\n"
         "        )\n"
-        "        return wanted",
+        "        return fragment",
         by_test(_RULES, "test_a_recoverys_own_ensemble_is_published_only_with_the_close"),
     ),
     Mutant(
@@ -166,8 +166,8 @@ RECOVERY_MUTANTS: Final = (
         "a-change-of-ensemble-undoes-a-repair",
         "a writer changes the current metadata, not its own copy of them",
         "engine/ledger/writer.py",
-        "marked(current.with_fragment(first, wanted))",
-        "marked(self._held.metadata.with_fragment(first, wanted))",
+        "marked(current.with_fragment(first, wanted.bookies, wanted.domains))",
+        "marked(self._held.metadata.with_fragment(first, wanted.bookies, wanted.domains))",
         by_test(_RULES, "test_a_writer_keeps_what_repair_did_to_older_fragments_meanwhile"),
     ),
     Mutant(

@@ -4,7 +4,8 @@ Invariants:
 - Repair runs unchanged, over its bookie's own session and a client's view of the network.
 - In peace every ledger whose losses the promise covers comes to full replication: each entry of it
   lies intact on every bookie of its write set, as those bookies themselves say, and none shares a
-  machine that need not. A bookie that is being emptied then has no replicas.
+  machine that need not. A bookie that is being emptied then has no replicas. And no bookie holds
+  entries that belong to others.
 - A run without repair is one more kind of world; a seed decides which.
 """
 
@@ -22,6 +23,7 @@ from engine.repair.outlook import Workshop
 from engine.repair.respreading import move_apart
 from engine.repair.scrub import Scrub
 from engine.repair.settings import RepairSettings
+from engine.repair.surplus import elsewhere
 from engine.transport.contract import ReadRequest, Status
 from tests.simulation.network import SimTransport
 from tests.simulation.oracles import LedgerOracle, Violation
@@ -57,6 +59,8 @@ def draw_repair(seed: int) -> RepairSettings | None:
         ledgers_a_page=rng.choice([1, 64]),
         ledgers_at_once=rng.choice([1, 3]),
         quarantine_ms=rng.choice([200, 2_000]),
+        surplus_interval_ms=rng.choice([500, 2_000, 8_000]),
+        surplus_quiet_ms=rng.choice([0, 500, 3_000]),
     )
 
 
@@ -136,6 +140,7 @@ class ReplicationJudge:
             if not await self._queued(wanted):
                 lacking = await self._first_lacking(wanted, serving, gone)
                 lacking = lacking or await self._first_together(wanted)
+                lacking = lacking or await self._first_surplus(wanted, serving)
             if lacking is None:
                 self._judge.world.trace.event("replicated", len(wanted))
                 return
@@ -187,6 +192,18 @@ class ReplicationJudge:
                 move = move_apart(ledger_id, fragment, quorums, outlook, workshop.placement)
                 if fragment.first <= last and move is not None:
                     return f"ledger {ledger_id}: replicas of {fragment} share a machine"
+        return None
+
+    async def _first_surplus(
+        self, wanted: Sequence[int], serving: Sequence["BookieService"]
+    ) -> str | None:
+        """The first entries on a bookie to which they do not belong, in words."""
+        for ledger_id in wanted:
+            metadata = (await self._workshop.ledgers.read(ledger_id)).metadata
+            for service in serving:
+                for ids in elsewhere(metadata, service.bookie_id):
+                    if held := await service.held(ledger_id, ids):
+                        return f"ledger {ledger_id}: bookie {service.bookie_id} still holds {held}"
         return None
 
 

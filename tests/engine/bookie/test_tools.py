@@ -12,9 +12,9 @@ import pytest
 from typer.testing import CliRunner
 
 from engine.bookie.__main__ import app
-from engine.bookie.index import Changes
+from engine.bookie.index import Changes, Position
 from engine.bookie.index_rocks import RocksIndex
-from engine.bookie.indexing import DAMAGE_KEY, TOMBSTONE, fact_key
+from engine.bookie.indexing import DAMAGE_KEY, TOMBSTONE, Released, apply_items, fact_key
 from engine.bookie.service import BookieService
 from engine.bookie.settings import BookieSettings
 from engine.bookie.tools_check import CheckReport, check_folder
@@ -165,6 +165,23 @@ def change_index(bookie: Path, make: Callable[[RocksIndex], Changes]) -> None:
     index = RocksIndex(bookie / "index")
     index.apply(make(index))
     index.close()
+
+
+def test_entries_that_were_given_back_are_not_lacking_unless_they_were_written_since(
+    store: Path,
+) -> None:
+    bookie = store / "bookie-1"
+    index = RocksIndex(bookie / "index")
+    end = index.position()
+    apply_items(index, [Released(3, 2, 5, end), Released(3, 8, 20, end)], end)
+    assert index.find(3, 2, 5) == [] and index.find(3, 8, 20) == []
+    index.close()
+    assert check(bookie).healthy
+    # What is in the journal behind the moment of the release must be in the index.
+    index = RocksIndex(bookie / "index")
+    apply_items(index, [Released(3, 24, 24, Position(0, 0))], end)
+    index.close()
+    assert reasons(check(bookie)) == "the index lacks entries that the journal holds"
 
 
 def test_an_index_that_disagrees_with_the_journal_is_found(store: Path) -> None:

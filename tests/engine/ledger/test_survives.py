@@ -184,6 +184,26 @@ async def test_bookies_that_stay_count_for_the_hosts_that_they_were_on() -> None
     await writer.close()
 
 
+async def test_hosts_that_came_later_count_for_what_is_written_then() -> None:
+    cluster = await hosts("a1", "b1", "c1")
+    writer = await cluster.client(STILL).create_ledger(3, 3, 2, survives="host")
+    assert await writer.append(b"zero") == 0
+    await cluster.come("a2")
+    await cluster.go("c")
+    assert await writer.append(b"one") == 1
+    await until(lambda: "a2" in writer.metadata.fragments[-1].ensemble)
+    await until(lambda: writer._replication.complete)
+    (far,) = on_host(cluster, writer, "b")
+    far.holding = True
+    waiting = asyncio.ensure_future(writer.append(b"two"))
+    await turns(200)
+    assert not waiting.done()
+    far.holding = False
+    far.release()
+    assert await waiting == 2
+    await writer.close()
+
+
 async def test_what_entries_survive_is_a_setting_of_the_client_or_of_one_ledger() -> None:
     cluster = await hosts("a1", "a2", "b1", "c1")
     client = cluster.client(replace(QUICK, survives="bookie"))

@@ -1,0 +1,229 @@
+"""Gives back entries that a bookie of this node holds and that no ledger assigns to it any more.
+
+Repair moves replicas, and writers leave bookies behind that had stored entries already. What such a
+bookie holds of a closed ledger, beyond the fragments that name it, is surplus: nobody reads it.
+
+    the metadata say so twice  ->  withhold the ledger  ->  count it in the metadata  ->  remove
+
+Why nothing is removed that somebody is about to name: repair reads a replica, or writes it, before
+it names the bookie. While a ledger is withheld, its reads find the bookie silent and its appends
+wait. So whoever found the entries here did that before the count, from metadata older than it, and
+is refused when it names the bookie (`LedgerMetadata.released`). Whoever comes later finds that they
+are missing and writes them again.
+
+Invariants:
+- Only closed ledgers have surplus. A ledger that was written here within `surplus_quiet_ms` has
+  none.
+- Entries are given back only after the metadata said twice, an interval apart and without a change
+  in between, that they belong elsewhere, and after each bookie that they belong to showed the first
+  and the last of them: metadata that were put back from a backup are not taken at their word.
+- Fences, facts and tombstones stay.
+- Nothing is given back while repair is switched off or the store is being restored.
+"""
+
+import asyncio
+from collections.abc import Sequence
+from functools import partial
+from typing import TYPE_CHECKING, Final, NamedTuple, Protocol
+
+import msgspec
+
+from engine.errors import CannotRead, EngineError, NoSuchLedger
+from engine.ledger.reading import ask, intact_runs
+from engine.limits import ENTRY_ID_MAX
+from engine.metadata.ledgers import Held, LedgerMetadata
+from engine.metadata.restoring import check_not_under_way
+from engine.repair.keeping_on import keep_on
+from engine.repair.ledger_repair import extents
+from engine.repair.outlook import Workshop
+from engine.transport.contract import ReadRequest
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable
+
+_LEDGERS_PER_PAGE: Final = 256
+
+Ids = tuple[int, int]
+"""The first and the last of a range of entry ids."""
+
+
+class Holder(Protocol):
+    """What a bookie lends the node that looks for its surplus."""
+
+    @property
+    def bookie_id(self) -> str:
+        """The random id of the bookie's folder."""
+        ...
+
+    async def ledgers(self, above: int, limit: int) -> list[int]:
+        """Ids of ledgers of which anything but a tombstone is held, over `above`, in order."""
+        ...
+
+    def written_s(self, ledger_id: int) -> float:
+        """The monotonic second of the newest write; the bookie's start if none is remembered."""
+        ...
+
+    async def held(self, ledger_id: int, ids: Ids) -> list[Ids]:
+        """The ranges of these ids that are held, in order; damaged ones among them."""
+        ...
+
+    async def release(
+        self,
+        ledger_id: int,
+        ranges: "Sequence[Ids]",
+        unwritten_since_s: float,
+        agreed: "Callable[[], Awaitable[bool]]",
+    ) -> bool:
+        """Remove entries if `agreed` says so, and withhold the ledger until that is done.
+
+        False, and nothing was removed, if the ledger is in use or was written since then.
+        """
+        ...
+
+
+class _Seen(NamedTuple):
+    """When the metadata first said that some entries are surplus, and which metadata."""
+
+    since_s: float
+    version: int
+
+
+class Surplus:
+    """Looks after the local bookies. `released` counts the entries given back since the start."""
+
+    def __init__(self, workshop: Workshop, bookies: Sequence[Holder]) -> None:
+        self.released = 0
+        self._workshop = workshop
+        self._bookies = bookies
+        self._seen: dict[str, dict[int, _Seen]] = {}
+        self._task: asyncio.Task[None] | None = None
+
+    def start(self) -> None:
+        """Look at the bookies now and then, if that is wanted."""
+        assert self._task is None
+        if self._bookies and self._workshop.settings.surplus_interval_ms:
+            self._task = keep_on(self._workshop, "the search for surplus entries", self._run)
+
+    async def close(self) -> None:
+        """Stop."""
+        if self._task is not None:
+            self._task.cancel()
+            await asyncio.gather(self._task, return_exceptions=True)
+
+    async def _run(self) -> None:
+        interval_s = self._workshop.settings.surplus_interval_ms / 1000
+        while True:
+            await asyncio.sleep(interval_s)
+            for bookie in self._bookies:
+                try:
+                    await self.look(bookie)
+                except EngineError:
+                    # What was seen before counts again only after two more looks.
+                    self._seen.pop(bookie.bookie_id, None)
+
+    async def look(self, bookie: Holder) -> None:
+        """Look at each ledger of a bookie once. Raises `EngineError`; what was given back is."""
+        workshop, name = self._workshop, bookie.bookie_id
+        if await workshop.queue.disabled() is not None:
+            return
+        await workshop.store.sync()
+        await check_not_under_way(workshop.store)
+        before, now = self._seen.get(name, {}), dict[int, _Seen]()
+        above = -1
+        while page := await bookie.ledgers(above, _LEDGERS_PER_PAGE):
+            for ledger_id in page:
+                seen = await self._see_to(bookie, ledger_id, before.get(ledger_id))
+                if seen is not None:
+                    now[ledger_id] = seen
+            above = page[-1]
+        self._seen[name] = now
+
+    async def _see_to(self, bookie: Holder, ledger_id: int, seen: _Seen | None) -> _Seen | None:
+        """Give back the surplus of one ledger, or note that there is some."""
+        settings, now_s = self._workshop.settings, self._workshop.clock.monotonic()
+        if now_s - bookie.written_s(ledger_id) < settings.surplus_quiet_ms / 1000:
+            return None
+        try:
+            found = await self._workshop.ledgers.read(ledger_id)
+        except (NoSuchLedger, CannotRead):
+            return None
+        surplus = await _surplus(bookie, found.metadata)
+        if not surplus:
+            return None
+        if seen is None or seen.version != found.version:
+            return _Seen(now_s, found.version)
+        if now_s - seen.since_s < settings.surplus_interval_ms / 1000 / 2:
+            return seen
+        if await self._are_elsewhere(found.metadata, surplus):
+            agreed = partial(self._count, found)
+            if await bookie.release(ledger_id, surplus, seen.since_s, agreed):
+                self.released += sum(last - first + 1 for first, last in surplus)
+                return None
+        return seen
+
+    async def _are_elsewhere(self, metadata: LedgerMetadata, ranges: Sequence[Ids]) -> bool:
+        """Whether all bookies that the entries belong to have the first and the last of each."""
+        for extent in extents(metadata):
+            for first, last in ranges:
+                first, last = max(first, extent.fragment.first), min(last, extent.last)
+                for entry_id in {first, last} if first <= last else ():
+                    ensemble = extent.fragment.ensemble
+                    names = [ensemble[index] for index in metadata.write_set(entry_id)]
+                    if not await self._have(metadata, names, entry_id):
+                        return False
+        return True
+
+    async def _have(self, metadata: LedgerMetadata, names: Sequence[str], entry_id: int) -> bool:
+        context = self._workshop.context(metadata)
+        request = ReadRequest(metadata.ledger_id, entry_id, entry_id, 1)
+        replies = await asyncio.gather(*(ask(context, name, request) for name in names))
+        return all(intact_runs(reply, entry_id) for reply in replies)
+
+    async def _count(self, seen: Held) -> bool:
+        """Count in the metadata that entries are given back; False if anything has changed."""
+        try:
+            await self._workshop.ledgers.update(seen, partial(_counted, seen.metadata))
+        except (EngineError, _Changed):
+            return False
+        return True
+
+
+class _Changed(Exception):
+    """The metadata are others than those that were seen."""
+
+
+def _counted(seen: LedgerMetadata, current: LedgerMetadata) -> LedgerMetadata:
+    if current != seen:
+        raise _Changed
+    return msgspec.structs.replace(current, released=current.released + 1)
+
+
+async def _surplus(bookie: Holder, metadata: LedgerMetadata) -> list[Ids]:
+    """The entries that a bookie holds and the ledger does not assign to it."""
+    if not metadata.closed:
+        return []
+    surplus: list[Ids] = []
+    for ids in elsewhere(metadata, bookie.bookie_id):
+        surplus += await bookie.held(metadata.ledger_id, ids)
+    return surplus
+
+
+def elsewhere(metadata: LedgerMetadata, bookie_id: str) -> list[Ids]:
+    """The ids that a closed ledger does not assign to a bookie; what follows its end is nobody's.
+
+    >>> from engine.metadata.ledgers import Fragment, State
+    >>> fragments = Fragment(0, ("a",)), Fragment(5, ("b",)), Fragment(9, ("a",))
+    >>> ledger = LedgerMetadata(
+    ...     7, 1, 1, 1, fragments, b"", 0, 0, State.CLOSED, last_entry=19, length=1
+    ... )
+    >>> elsewhere(ledger, "a") == [(5, 8), (20, ENTRY_ID_MAX)]
+    True
+    """
+    found: list[Ids] = []
+    first = 0
+    for extent in extents(metadata):
+        if bookie_id in extent.fragment.ensemble and extent.fragment.first <= extent.last:
+            if first < extent.fragment.first:
+                found.append((first, extent.fragment.first - 1))
+            first = extent.last + 1
+    return [*found, (first, ENTRY_ID_MAX)]
