@@ -2,7 +2,9 @@
 
 import asyncio
 import os
+import shutil
 import signal
+from collections import Counter
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -14,7 +16,7 @@ from engine.errors import BookieUnavailable
 from engine.ledger.client import LedgerClient
 from engine.ledger.settings import ClientSettings
 from engine.limits import MIB
-from engine.metadata.bookies import Bookies
+from engine.metadata.bookies import Bookies, Registration
 from engine.ports.system_latency import DEVICE
 from engine.transport.address import parse_host_port
 from engine.transport.frames import Kind, encode_greeting, frame_header
@@ -293,3 +295,42 @@ async def test_a_bookie_process_stays_small_whatever_strangers_do(tmp_path: Path
 def hello() -> bytes:
     head = encode_greeting({})
     return frame_header(Kind.HELLO, 0, 0, head) + head
+
+
+async def test_a_machine_with_two_of_three_replicas_may_be_lost_for_good(tmp_path: Path) -> None:
+    """Nothing that was acknowledged is lost, and the ledger is closed without that machine."""
+    zookeeper = f"{shared_zookeeper().hosts}{fresh_chroot()}"
+    machines = {
+        name: BookieProcess(
+            tmp_path / f"{name}.log",
+            *("--data", str(tmp_path / name / "1"), "--data", str(tmp_path / name / "2")),
+            *("--zookeeper", zookeeper, "--listen", "127.0.0.1:0", "--host", name),
+        )
+        for name in ("a", "b", "c")
+    }
+    async with processes(*machines.values()):
+        await asyncio.gather(*(machine.start() for machine in machines.values()))
+        async with connect(f"herdbook://{zookeeper}") as client:
+            hosts = {each: one.host for each, one in (await registered(client)).items()}
+            await write(client, 1)
+            await machines["c"].kill()
+            await until("machine c is gone", lambda: _hosts_are(client, {"a", "b"}))
+            writer = await client.create_ledger()
+            assert writer.metadata.survives == "host"
+            await writer.append_many([b"moo %d" % number for number in range(20)])
+            ensemble = writer.metadata.fragments[-1].ensemble
+            ((lost, _),) = Counter(hosts[each] for each in ensemble).most_common(1)
+            await machines["c"].start()
+            await machines[lost].kill()
+            shutil.rmtree(tmp_path / lost)
+            client.abandon_writers("the program has died")
+        async with connect(f"herdbook://{zookeeper}") as other:
+            assert await read(other, writer.ledger_id) == [b"moo %d" % each for each in range(20)]
+
+
+async def registered(client: LedgerClient) -> dict[str, Registration]:
+    return await Bookies(client.store).available()
+
+
+async def _hosts_are(client: LedgerClient, wanted: set[str]) -> bool:
+    return {found.host for found in (await registered(client)).values()} == wanted
