@@ -266,6 +266,7 @@ class LedgerClient:
     async def close(self) -> None:
         """Close the connections and end all tails. Writers and readers are of no use any more."""
         self.closed.set()
+        self._placement.close()
         await self.liveness.close()
         await self.transport.close()
         await asyncio.sleep(0)

@@ -9,10 +9,13 @@ Invariants:
 - A bookie that failed is not chosen again until it restarted or its quarantine is over; one that
   is full or being decommissioned is not chosen at all.
 - The choice depends on the generator given, never on the order of a hash table.
+- Bookies for a new ledger are chosen among those found before, without a question to the metadata
+  store, unless bookies have come or gone since or those are too few.
 """
 
+import asyncio
 import random
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from contextlib import suppress
 from typing import Final, NamedTuple
 
@@ -26,6 +29,8 @@ from engine.ports.clock import Clock
 from engine.transport.address import TCP, is_loopback, parse_host_port
 
 _HOSTS_MIN: Final = 2
+
+_Found = tuple[dict[str, Registration], frozenset[str]]
 
 
 class Ensemble(NamedTuple):
@@ -75,6 +80,16 @@ class Placement:
         self._seen: dict[str, Registration] = {}
         """The last registration seen of each bookie, by which its restart will be known."""
         self._beside: dict[str, bool] = {}
+        self._kept: _Found | None = None
+        """What was found by the newest look for a new ledger, while nothing has changed since."""
+        self._unwatch: Callable[[], None] | None = None
+        self._changes = 0
+
+    def close(self) -> None:
+        """Watch the bookies no more."""
+        if self._unwatch is not None:
+            self._unwatch()
+        self._kept = None
 
     async def new_ensemble(
         self, quorums: Quorums, *, survives: Survives | None = "bookie", from_reserve: bool = False
@@ -87,7 +102,23 @@ class Placement:
         when the ledger could not be recovered without those that are away: they may never come
         back.
         """
-        registered, leaving = await self._look()
+        kept = self._kept
+        if kept is not None and len(self._present(*kept)) >= quorums.ensemble:
+            with suppress(NotEnoughBookies):
+                return await self._choose(*kept, quorums, survives, from_reserve)
+        if self._unwatch is None:
+            self._unwatch = self._bookies.watch(self._forget)
+        found = await self._look()
+        return await self._choose(*found, quorums, survives, from_reserve)
+
+    async def _choose(
+        self,
+        registered: dict[str, Registration],
+        leaving: frozenset[str],
+        quorums: Quorums,
+        survives: Survives | None,
+        from_reserve: bool,
+    ) -> Ensemble:
         usual = survives is None
         survives = survives or await self._usually_survived(quorums, registered, leaving)
         present = self._located(self._present(registered, leaving), survives, quorums.ensemble)
@@ -272,12 +303,22 @@ class Placement:
             (until - now_s for _, until in self._failed.values() if until > now_s), default=None
         )
 
-    async def _look(self) -> tuple[dict[str, Registration], frozenset[str]]:
+    def _forget(self) -> None:
+        """Bookies may have come or gone."""
+        self._changes += 1
+        self._kept = None
+
+    async def _look(self) -> "_Found":
         """The registrations, and the bookies that are to go."""
-        registered = await self._bookies.available()
+        changes = self._changes
+        registered, names = await asyncio.gather(
+            self._bookies.available(), self._bookies.decommissioning()
+        )
         self._seen.update(registered)
         self._beside.update({name: _runs_here(found) for name, found in registered.items()})
-        leaving = frozenset(await self._bookies.decommissioning())
+        leaving = frozenset(names)
+        if self._unwatch is not None and changes == self._changes:
+            self._kept = registered, leaving
         self.capacity.note(registered, leaving)
         for name, found in registered.items():
             if not found.writable:

@@ -248,4 +248,20 @@ PLACEMENT_MUTANTS: Final = (
             "test_a_path_without_a_cluster_is_one_clear_error_and_makes_nothing",
         ),
     ),
+    Mutant(
+        "bookies-that-came-are-not-noticed",
+        "bookies for a new ledger are asked for again when some have come or gone",
+        _PLACEMENT,
+        "        self._changes += 1\n        self._kept = None\n",
+        "        self._changes += 1\n",
+        by_test(_PLACEMENT_TESTS, "test_the_bookies_are_not_asked_for_again_until_they_change"),
+    ),
+    Mutant(
+        "a-look-keeps-what-has-changed-meanwhile",
+        "what was found while bookies came or went is not kept",
+        _PLACEMENT,
+        "if self._unwatch is not None and changes == self._changes:",
+        "if self._unwatch is not None:",
+        by_test(_PLACEMENT_TESTS, "test_what_was_found_while_bookies_came_is_not_kept"),
+    ),
 )

@@ -1,5 +1,6 @@
 """Placement: which bookies of a cluster are taken, and what is said when there are too few."""
 
+import asyncio
 import random
 from typing import get_args
 
@@ -10,7 +11,7 @@ from engine.ledger.placement import Ensemble, Placement
 from engine.ledger.quorum import UNKNOWN, Quorums
 from engine.metadata.bookies import DECOMMISSIONS, LOST, Bookies, FolderAge, Registration
 from engine.metadata.ledgers import Survives
-from engine.metadata.memory import MemoryTree
+from engine.metadata.memory import FaultyStore, MemoryTree
 
 THREE = Quorums(3, 3, 2, 256)
 
@@ -46,6 +47,8 @@ class Yard:
         await self.bookies.raise_age(name, FolderAge(boot))
         found = Registration(name, boot, host=host, rack=rack, zone=zone, writable=writable)
         await self.bookies.register(found)
+        # Whoever watches the bookies hears of it in the next turn.
+        await asyncio.sleep(0)
 
     async def decommission(self, name: str) -> None:
         """Say that a bookie is to go."""
@@ -254,6 +257,7 @@ async def test_in_a_cluster_of_more_than_two_hosts_entries_survive_the_loss_of_o
     # A host that is away for a while is still a host of the cluster.
     for name in ("a1", "a2"):
         await yard.bookies.unregister(name)
+    await asyncio.sleep(0)
     found = await yard.placement.new_ensemble(THREE, survives=None)
     assert found.survives == "host" and len(set(found.domains)) == 2
     one = await yard.placement.new_ensemble(Quorums(2, 2, 1, 256), survives=None)
@@ -337,3 +341,67 @@ async def test_zones_are_above_racks_and_racks_above_hosts() -> None:
         found = await yard.placement.new_ensemble(THREE, survives="zone")
         racks = {places[name].split("/")[1] for name in found.bookies}
         assert "e1" in found.bookies and len(racks) == 3
+
+
+# What is not asked again
+
+
+class CountedTree(FaultyStore):
+    """Counts what is asked of the store."""
+
+    asked = 0
+
+    async def children(self, prefix: str) -> list[str]:
+        self.asked += 1
+        return await super().children(prefix)
+
+
+async def test_the_bookies_are_not_asked_for_again_until_they_change() -> None:
+    store = CountedTree(MemoryTree("cluster").session())
+    yard = Yard()
+    yard.bookies = Bookies(store)
+    yard.placement = Placement(yard.bookies, random.Random(3), yard.clock, 10_000)
+    for name in "abc":
+        await yard.add(name)
+    await yard.placement.new_ensemble(THREE)
+    await asyncio.sleep(0)
+    await yard.placement.new_ensemble(THREE)
+    asked = store.asked
+    for _ in range(10):
+        await yard.placement.new_ensemble(THREE)
+    assert store.asked == asked
+    await yard.add("d")
+    drawn = {name for _ in range(30) for name in (await yard.placement.new_ensemble(THREE)).bookies}
+    assert drawn == set("abcd") and store.asked > asked
+    # Of those known before two have failed: perhaps others have come unnoticed.
+    asked = store.asked
+    for name in "ab":
+        yard.placement.note_failure(name)
+    assert (await yard.placement.new_ensemble(THREE)).absent and store.asked > asked
+    yard.placement.close()
+    await yard.placement.new_ensemble(Quorums(1, 1, 1, 256))
+
+
+async def test_what_was_found_while_bookies_came_is_not_kept() -> None:
+    yard = Yard()
+    for name in "abc":
+        await yard.add(name)
+    await yard.placement.new_ensemble(THREE)
+    await yard.add("c", boot=2)
+    available, begun, gate = yard.bookies.available, asyncio.Event(), asyncio.Event()
+
+    async def slow() -> dict[str, Registration]:
+        found = await available()
+        begun.set()
+        await gate.wait()
+        return found
+
+    yard.bookies.available = slow  # type: ignore[method-assign]
+    looking = asyncio.ensure_future(yard.placement.new_ensemble(THREE))
+    await begun.wait()
+    yard.bookies.available = available  # type: ignore[method-assign]
+    await yard.add("d")
+    gate.set()
+    await looking
+    drawn = {name for _ in range(30) for name in (await yard.placement.new_ensemble(THREE)).bookies}
+    assert drawn == set("abcd")
