@@ -70,6 +70,8 @@ class IndexWriter:
         self._failure: BaseException | None = None
         self._thread_failure: BaseException | None = None
         self._unwritten: list[IndexJob] = []
+        self._appliers: list[tuple[int, asyncio.Future[None]]] = []
+        """Who waits until so many jobs are applied."""
         self._closing = False
         self._batcher = workers.batcher("index", self._work, self._done)
 
@@ -128,6 +130,16 @@ class IndexWriter:
         if self._failure is not None:
             raise BookieUnavailable("the bookie has stopped") from self._failure
         raise Overloaded("the bookie's disk has no room for its index")
+
+    async def applied_all(self) -> None:
+        """Wait until reads of the index see all that was added. Raises `BookieUnavailable`."""
+        if self._failure is None:
+            waiter: asyncio.Future[None] = self._loop.create_future()
+            self._appliers.append((self.sequence, waiter))
+            self._send(None)
+            await waiter
+        if self._failure is not None:
+            raise BookieUnavailable("the bookie has stopped") from self._failure
 
     async def close(self) -> None:
         """Write and flush what is left, then end the thread."""
@@ -219,6 +231,10 @@ class IndexWriter:
         for job in jobs:
             if job.durable is not None and not job.durable.done():
                 job.durable.set_result(bool(written))
+        for number, waiter in self._appliers:
+            if not waiter.done() and (self.applied >= number or self._failure is not None):
+                waiter.set_result(None)
+        self._appliers = [one for one in self._appliers if not one[1].done()]
         if not written:
             self._schedule()
         assert self.pending >= 0

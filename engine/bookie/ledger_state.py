@@ -118,6 +118,13 @@ class LedgerState:
             return False
         return facts != known and facts.fragment_first >= known.fragment_first
 
+    def older(self, facts: LedgerFacts) -> bool:
+        """Whether facts are of a fragment of the same ledger before the one that is known."""
+        known = self.facts
+        if known is None or facts.fragment_first >= known.fragment_first:
+            return False
+        return (facts.created_ms, facts.key_hash) == (known.created_ms, known.key_hash)
+
     def learn_lac(self, lac: int) -> None:
         """Raise the LAC, never lower it; wake those who wait for it."""
         if lac > self.lac:

@@ -249,7 +249,10 @@ class BookieService:
             return
         state = self._state(facts.ledger_id)
         right = state.accepts(key) and key_matches(key, facts.key_hash)
-        if self._gate.stopped or state.deleted or not right or not state.outdated_by(facts):
+        if self._gate.stopped or state.deleted or not right:
+            return
+        # Of an older fragment that has moved here the journal takes note, for rebuilding metadata.
+        if not (state.outdated_by(facts) or state.older(facts)):
             return
         state.key_hash = facts.key_hash
         self.storage.journal.put(Job(_settled, records=(facts_record(facts),)))
@@ -423,6 +426,10 @@ class BookieService:
         """The monotonic second of the newest write; the bookie's start if none is remembered."""
         return self.storage.states.written_s(ledger_id)
 
+    def facts_of(self, ledger_id: int) -> LedgerFacts | None:
+        """What is remembered of a ledger: the newest facts."""
+        return self._state(ledger_id).facts
+
     async def held(self, ledger_id: int, ids: tuple[int, int]) -> list[tuple[int, int]]:
         """The ranges of these ids that are held, in order. Raises `BookieUnavailable`."""
         self._check_running()
@@ -447,6 +454,9 @@ class BookieService:
         """
         self._check_running()
         state = self._state(ledger_id)
+        if self._gate.full:
+            # The index could not be written, and the ledger be withheld until somebody makes room.
+            return False
         used = state.in_flight or state.pins or state.fencing or state.backlog is not None
         fresh = self.storage.writer.window.find(ledger_id, 0, ENTRY_ID_MAX)
         if used or fresh or state.deleted or self.written_s(ledger_id) > unwritten_since_s:

@@ -7,7 +7,6 @@ Invariants:
 - Damage that a read finds is remembered, so that recovery and repair may write those ids again.
 """
 
-import asyncio
 import logging
 from collections.abc import Callable, Sequence
 
@@ -35,7 +34,6 @@ from engine.bookie.segment import RECORD_HEADER_BYTES, Kind, Origin, Record, fac
 from engine.bookie.segment_writer import SegmentWriter, Tail
 from engine.bookie.settings import BookieSettings
 from engine.bookie.window import RecentRuns, merge
-from engine.errors import Overloaded
 from engine.limits import ENTRY_ID_MAX
 from engine.ports.clock import Clock
 from engine.ports.disk import Disk, Space
@@ -44,7 +42,6 @@ from engine.run import NO_ENTRY, Run
 from engine.transport.contract import LedgerFacts
 
 _LOOKUPS_MAX = 3
-_FULL_PAUSE_S = 1.0
 _EVERY_LEDGER = 2**64
 _LOG = logging.getLogger("engine.bookie")
 
@@ -192,18 +189,14 @@ class Storage:
         return found
 
     async def release(self, ledger_id: int, ranges: Sequence[tuple[int, int]]) -> None:
-        """Remove entries from the index, durably. Raises `BookieUnavailable`.
+        """Remove entries from the index. Raises `BookieUnavailable`.
 
-        While the disk has no room for the index this waits: what was asked for will be done.
+        That is not durable at once: after a crash they may be held again. While the disk has no
+        room for the index this waits: what was asked for will be done.
         """
         for first, last in ranges:
             self.writer.add(Released(ledger_id, first, last, self.journal.end))
-        while True:
-            try:
-                await self.writer.flush()
-                return
-            except Overloaded:
-                await asyncio.sleep(_FULL_PAUSE_S)
+        await self.writer.applied_all()
 
     async def held(self, ledger_id: int, first: int, last: int) -> list[tuple[int, int]]:
         """The ranges of some ids that the index has, in order."""

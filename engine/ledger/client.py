@@ -144,7 +144,8 @@ class LedgerClient:
             ledger_id = await self._ledgers.new_id()
             if announce is not None:
                 await announce(ledger_id)
-            held = await self._create(context, ledger_id, quorums, chosen, custom)
+            strict = survives is not None
+            held = await self._create(context, ledger_id, quorums, chosen, strict, custom)
             writer = LedgerWriter(
                 context, held, deferred_sync=deferred_sync, explicit_ids=explicit_ids
             )
@@ -178,6 +179,7 @@ class LedgerClient:
         ledger_id: int,
         quorums: Quorums,
         chosen: Ensemble,
+        strict: bool,
         custom: dict[str, bytes],
     ) -> Held:
         """Store the metadata of a new ledger."""
@@ -196,6 +198,7 @@ class LedgerClient:
                 degraded=degraded,
                 custom=custom,
                 survives=chosen.survives,
+                strict=strict and chosen.survives != "bookie",
             )
         )
         if degraded:

@@ -5,7 +5,8 @@ Invariants:
 - Two replicas of a write set stand on one host only while no other host has a usable bookie; a
   writer moves one of them when another host has (`engine.ledger.respreading`).
 - If entries have to survive the loss of a host, rack or zone, every ensemble can acknowledge them:
-  its live bookies are in two hosts, racks or zones, or none is chosen.
+  its live bookies are in two hosts, racks or zones, or none is chosen. If they only should, because
+  that is usual, bookies of one host are better than none.
 - A bookie that failed is not chosen again until it restarted or its quarantine is over; one that
   is full or being decommissioned is not chosen at all.
 - The choice depends on the generator given, never on the order of a hash table.
@@ -29,13 +30,15 @@ from engine.ports.clock import Clock
 from engine.transport.address import TCP, is_loopback, parse_host_port
 
 _HOSTS_MIN: Final = 2
+_DRAWS_MAX: Final = 32
 
 _Found = tuple[dict[str, Registration], frozenset[str]]
 
 
 class Ensemble(NamedTuple):
     """Bookies for a ledger, the indexes whose bookie is known but away, and what the ledger's
-    entries survive the loss of, with the domains of the bookies (`Fragment`)."""
+    entries survive the loss of, with the domains of the bookies (`Fragment`).
+    """
 
     bookies: tuple[str, ...]
     absent: frozenset[int]
@@ -96,11 +99,11 @@ class Placement:
     ) -> Ensemble:
         """Bookies for a new ledger, whose entries are to survive a loss.
 
-        If `survives` is None, it is the loss of a host in a cluster of more than two hosts, and of
-        a bookie elsewhere. With `from_reserve`, bookies with full disks are used if there are too
-        few others. Raises `NotEnoughBookies` when not every write set would reach an ack quorum, or
-        when the ledger could not be recovered without those that are away: they may never come
-        back.
+        If `survives` is None, it is the loss of a host in a cluster of more than two hosts, if
+        their bookies allow that, and of a bookie elsewhere. With `from_reserve`, bookies with full
+        disks are used if there are too few others. Raises `NotEnoughBookies` when not every write
+        set would reach an ack quorum, or when the ledger could not be recovered without those that
+        are away: they may never come back.
         """
         kept = self._kept
         if kept is not None and len(self._present(*kept)) >= quorums.ensemble:
@@ -121,36 +124,67 @@ class Placement:
     ) -> Ensemble:
         usual = survives is None
         survives = survives or await self._usually_survived(quorums, registered, leaving)
-        present = self._located(self._present(registered, leaving), survives, quorums.ensemble)
-        size = quorums.ensemble
+        present, size = self._present(registered, leaving), quorums.ensemble
         if from_reserve and len(present) < size:
             present += self._full(registered, leaving, size - len(present))
         chosen = spread(present, size, quorums, registered, self._rng, self._local_host)
         if len(chosen) < size:
-            known = await self._bookies.known()
-            away = [name for name in known if name not in present and name not in leaving]
-            # Whoever was given up may never come back: it is taken last.
-            given_up = frozenset(await self._bookies.given_up())
-            picked = self._rng.sample(sorted(away), len(away))
-            picked.sort(key=given_up.__contains__)
-            picked = picked[: size - len(chosen)]
-            mixed = [*chosen, *picked]
-            self._rng.shuffle(mixed)
-            chosen = tuple(mixed)
+            chosen = await self._with_absent(chosen, present, size, leaving)
         absent = frozenset(i for i, name in enumerate(chosen) if name not in present)
         alive = set(range(len(chosen))) - absent
-        domains = self._domains(chosen, survives)
-        if usual and UNKNOWN in domains:
-            survives, domains = "bookie", ()
-        judged = quorums.with_domains(domains)
-        enough = len(chosen) == size and writable(judged, alive) and covered(judged, alive)
-        if not enough:
-            why = await self._shortage(quorums, present, registered, leaving)
-            if survives != "bookie":
-                why += f"; the bookies of an ack quorum have to be in two {survives}s"
-            raise NotEnoughBookies(why)
-        assert len(set(chosen)) == size
-        return Ensemble(chosen, absent, survives, domains)
+        if len(chosen) == size and survives != "bookie":
+            found = self._spanning(chosen, absent, quorums, survives, present)
+            if found is None and from_reserve:
+                full = self._full(registered, leaving, len(registered))
+                found = self._spanning(chosen, absent, quorums, survives, [*present, *full])
+            if found is not None:
+                return found
+        possible = len(chosen) == size and writable(quorums, alive) and covered(quorums, alive)
+        if possible and (usual or survives == "bookie"):
+            return Ensemble(chosen, absent)
+        why = await self._shortage(quorums, present, registered, leaving)
+        if possible:
+            why = f"the usable bookies that tell their {survives} are not in two {survives}s: {why}"
+        raise NotEnoughBookies(why)
+
+    async def _with_absent(
+        self, chosen: Sequence[str], present: Sequence[str], size: int, leaving: Collection[str]
+    ) -> tuple[str, ...]:
+        """Fill an ensemble with bookies that are known but away, in any order."""
+        known = await self._bookies.known()
+        away = [name for name in known if name not in present and name not in leaving]
+        # Whoever was given up may never come back: it is taken last.
+        given_up = frozenset(await self._bookies.given_up())
+        picked = self._rng.sample(sorted(away), len(away))
+        picked.sort(key=given_up.__contains__)
+        mixed = [*chosen, *picked[: size - len(chosen)]]
+        self._rng.shuffle(mixed)
+        return tuple(mixed)
+
+    def _spanning(
+        self,
+        chosen: tuple[str, ...],
+        absent: frozenset[int],
+        quorums: Quorums,
+        survives: Survives,
+        candidates: Sequence[str],
+    ) -> Ensemble | None:
+        """These bookies, or others of the candidates, if they span two hosts, racks or zones.
+
+        What spreads best need not span: an unknown host costs nothing, and of a wide ensemble some
+        write set may be on one host. So some more are drawn.
+        """
+        for _ in range(_DRAWS_MAX):
+            domains = self._domains(chosen, survives)
+            judged = quorums.with_domains(domains)
+            alive = set(range(len(chosen))) - absent
+            if writable(judged, alive) and covered(judged, alive):
+                return Ensemble(chosen, absent, survives, domains)
+            if len(candidates) < len(chosen):
+                return None
+            chosen = tuple(self._rng.sample(sorted(candidates), len(chosen)))
+            absent = frozenset()
+        return None
 
     async def substitutes(
         self,
@@ -159,68 +193,99 @@ class Placement:
         quorums: Quorums,
         *,
         survives: Survives = "bookie",
+        strict: bool = False,
         domains: tuple[int, ...] = (),
         from_reserve: bool = False,
     ) -> Ensemble | None:
         """The ensemble with a fresh bookie at each failed index that has one.
 
-        None if no index has one, or if all of them together could not acknowledge an entry.
-        `domains` are those of the ensemble so far. A failed bookie that is usable again may take
-        its own place. With `from_reserve`, bookies with full disks are used if there are no others.
+        None if no index has one. `domains` are those of the ensemble so far; without them the new
+        ones have none either. If all bookies together could not acknowledge an entry, it is None,
+        too, if that is `strict`; otherwise they have no domains from now on. A failed bookie that
+        is usable again may take its own place. With `from_reserve`, bookies with full disks are
+        used if there are no others, or none that help.
         """
         registered, leaving = await self._look()
+        full = self._full(registered, leaving, len(registered)) if from_reserve else []
+        found = self._replaced(ensemble, failed, quorums, registered, leaving, full)
+        if found is None or survives == "bookie" or not domains:
+            return found
+        # Bookies that stay keep their domains: if the outcome of this change stays unknown, entries
+        # are acknowledged by the old fragment, and recovered by the new one. For the same reason
+        # domains never come back in a ledger that had none for a while.
+        staying = [UNKNOWN if index in failed else domain for index, domain in enumerate(domains)]
+        for tried in (found, self._elsewhere(found, failed, survives, staying, registered, full)):
+            if tried is not None:
+                numbers = self._domains(tried.bookies, survives, staying)
+                if writable(quorums.with_domains(numbers), range(len(tried.bookies))):
+                    return tried._replace(survives=survives, domains=numbers)
+        return None if strict else found
+
+    def _replaced(
+        self,
+        ensemble: tuple[str, ...],
+        failed: frozenset[int],
+        quorums: Quorums,
+        registered: dict[str, Registration],
+        leaving: Collection[str],
+        full: Sequence[str],
+    ) -> Ensemble | None:
         present = self._present(registered, leaving)
         kept = ["" if index in failed else name for index, name in enumerate(ensemble)]
         changed = list(kept)
-        full = self._full(registered, leaving, len(registered)) if from_reserve else []
         for index in sorted(failed):
             others = {name for name in (*changed, *ensemble) if name != ensemble[index]}
             candidates = [name for name in present if name not in others]
             candidates = candidates or [name for name in full if name not in others]
-            candidates = self._located(candidates, survives, 1)
             picked = fittest(candidates, changed, index, quorums.write, registered, self._rng)
             changed[index] = picked or ""
         if changed == kept:
             return None
-        found = tuple(name or ensemble[index] for index, name in enumerate(changed))
-        # Bookies that stay keep their domains: if the outcome of this change stays unknown, entries
-        # are acknowledged by the old fragment, and recovered by the new one.
-        staying = [UNKNOWN if index in failed else domain for index, domain in enumerate(domains)]
-        domains = self._domains(found, survives, staying)
-        if not writable(quorums.with_domains(domains), range(len(found))):
-            return None
         absent = frozenset(index for index, name in enumerate(changed) if not name)
-        return Ensemble(found, absent, survives, domains)
+        found = tuple(name or ensemble[index] for index, name in enumerate(changed))
+        return Ensemble(found, absent)
+
+    def _elsewhere(
+        self,
+        found: Ensemble,
+        failed: frozenset[int],
+        survives: Survives,
+        staying: Sequence[int],
+        registered: Mapping[str, Registration],
+        full: Sequence[str],
+    ) -> Ensemble | None:
+        """The same with a bookie of another host, rack or zone at one of the failed indexes."""
+        here = {
+            getattr(seen, survives)
+            for name, number in zip(found.bookies, staying, strict=True)
+            if number != UNKNOWN and (seen := self._seen.get(name)) is not None
+        }
+        usable = [*self._present(registered, ()), *full]
+        for name in self._rng.sample(usable, len(usable)):
+            domain = getattr(registered[name], survives)
+            if domain and domain not in here and name not in found.bookies:
+                at = min(failed)
+                bookies = (*found.bookies[:at], name, *found.bookies[at + 1 :])
+                return Ensemble(bookies, found.absent - {at})
+        return None
 
     async def _usually_survived(
-        self, quorums: Quorums, registered: Collection[str], leaving: Collection[str]
+        self, quorums: Quorums, registered: Mapping[str, Registration], leaving: Collection[str]
     ) -> Survives:
         """What entries survive the loss of if nobody says.
 
         On two hosts, nothing could be written while one of them is down.
         """
-        if quorums.ack > 1 and len(self._hosts(self._seen, leaving)) > _HOSTS_MIN:
-            # Those that are away for the moment count, those that were forgotten do not.
-            if len(self._hosts(registered, leaving)) > _HOSTS_MIN:
-                return "host"
-            if len(self._hosts(await self._bookies.known(), leaving)) > _HOSTS_MIN:
-                return "host"
-        return "bookie"
-
-    def _hosts(self, bookie_ids: Iterable[str], leaving: Collection[str]) -> set[str]:
-        found = (self._seen.get(name) for name in bookie_ids if name not in leaving)
-        return {each.host for each in found if each is not None and each.host}
-
-    def _located(self, bookie_ids: list[str], survives: Survives, count: int) -> list[str]:
-        """Those whose host, rack or zone is known, if that matters and they are enough."""
-        if survives == "bookie":
-            return bookie_ids
-        known = [
-            name
-            for name in bookie_ids
-            if (found := self._seen.get(name)) is not None and getattr(found, survives)
-        ]
-        return known if len(known) >= count else bookie_ids
+        if quorums.ack == 1:
+            return "bookie"
+        hosts = {found.host for name, found in registered.items() if name not in leaving}
+        if 1 < len(hosts - {""}) <= _HOSTS_MIN:
+            away = set(await self._bookies.known()) - {*registered, *leaving}
+            if away:
+                # Those that are away for the moment are hosts of the cluster, too.
+                places = await self._bookies.places()
+                hosts |= {places[name].host for name in away if name in places}
+        return "host" if len(hosts - {""}) > _HOSTS_MIN else "bookie"
 
     def _domains(
         self, ensemble: Sequence[str], survives: Survives, given: Sequence[int] = ()

@@ -28,6 +28,7 @@ from engine.errors import (
     Unavailable,
 )
 from engine.ledger.context import LedgerContext
+from engine.ledger.placement import Ensemble
 from engine.ledger.quorum import absent, covered
 from engine.ledger.reading import ask, intact_runs, lacks
 from engine.ledger.replication import Replication
@@ -39,7 +40,7 @@ from engine.metadata.ledgers import (
     check_not_restoring,
 )
 from engine.run import NO_ENTRY, Run
-from engine.transport.contract import LacReply, LedgerFacts, ReadRequest, Status
+from engine.transport.contract import LacReply, LedgerFacts, ReadRequest, Status, uses_reserve
 
 
 async def recover(context: LedgerContext, held: Held) -> Held:
@@ -286,9 +287,13 @@ class _Recovery:
                 self._quorums,
                 survives=survives,
                 domains=self._fragments[-1].domains,
+                from_reserve=uses_reserve(self._metadata.custom),
             )
         except Unavailable:
             wanted = None
+        if wanted is None and self._replication and self._replication.enough_but_together:
+            # What was acknowledged is found already, and a host is lost already: go on with one.
+            wanted = Ensemble(ensemble, failed)
         if wanted is None:
             self._degraded = True
             return None

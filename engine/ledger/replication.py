@@ -531,5 +531,11 @@ class Replication:
         for slot in fresh:
             await self._connect(slot)
 
+    @property
+    def enough_but_together(self) -> bool:
+        """Whether the bookies that serve are enough, but in one host, rack or zone."""
+        alive = {slot.index for slot in self.slots if not slot.failed}
+        return not self._alive_enough() and writable(self.quorums.with_domains(()), alive)
+
     def _alive_enough(self) -> bool:
         return writable(self.quorums, {slot.index for slot in self.slots if not slot.failed})

@@ -17,6 +17,8 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import suppress
 from typing import Any, Final
 
+import msgspec
+
 from engine import limits
 from engine.errors import (
     DiskFull,
@@ -32,6 +34,7 @@ from engine.errors import (
 from engine.ledger.closing import close_at, marked, settle_late
 from engine.ledger.context import LedgerContext
 from engine.ledger.lookout import Lookout
+from engine.ledger.placement import Ensemble
 from engine.ledger.quorum import writable
 from engine.ledger.replication import Replication
 from engine.ledger.respreading import Respreading
@@ -61,6 +64,10 @@ class LedgerWriter:
         """Called on the loop, soon after the writer took its last append, for whatever reason."""
         self._context = context
         self._held = held
+        self._made = held.metadata
+        """As it was created. An earlier program that writes the metadata drops what is new."""
+        self._fragment = held.metadata.fragments[-1]
+        """The fragment by which entries are acknowledged now."""
         self._deferred_sync = deferred_sync
         self._explicit_ids = explicit_ids
         self._loop = asyncio.get_running_loop()
@@ -413,14 +420,19 @@ class LedgerWriter:
         self, first: int, ensemble: tuple[str, ...], failed: frozenset[int]
     ) -> Fragment | None:
         """Record a new ensemble from `first` on, by compare-and-set."""
+        made, replication = self._made, self._replication
         wanted = await self._context.placement.substitutes(
             ensemble,
             failed,
-            self._replication.quorums,
-            survives=self.metadata.survives,
-            domains=self.metadata.fragments[-1].domains,
+            replication.quorums,
+            survives=made.survives,
+            strict=made.strict,
+            domains=self._fragment.domains,
             from_reserve=self._from_reserve,
         )
+        if wanted is None and not made.strict and replication.enough_but_together:
+            # Better acknowledged by one host than by nobody.
+            wanted = Ensemble(ensemble, failed)
 
         def change(current: LedgerMetadata) -> LedgerMetadata | None:
             if current.state is State.IN_RECOVERY:
@@ -431,7 +443,9 @@ class LedgerWriter:
                 return None
             if wanted is None:
                 return None if current.degraded else marked(current)
-            return marked(current.with_fragment(first, wanted.bookies, wanted.domains))
+            changed = current.with_fragment(first, wanted.bookies, wanted.domains)
+            known = msgspec.structs.replace(changed, survives=made.survives, strict=made.strict)
+            return marked(known)
 
         try:
             self._held = await self._context.ledgers.update(self._held, change)
@@ -441,6 +455,7 @@ class LedgerWriter:
         adopted = self._held.metadata.fragments[-1]
         if wanted is None and adopted.ensemble == ensemble:
             return None
+        self._fragment = adopted
         self._respreading.news()
         return adopted
 
@@ -485,7 +500,10 @@ class LedgerWriter:
             for index, name in enumerate(replication.ensemble)
             if (found := registered.get(name)) is not None and found.writable
         }
-        self._full = "" if writable(replication.quorums, roomy) else capacity.lack_on_bookies
+        quorums = replication.quorums
+        if not self._made.strict:
+            quorums = quorums.with_domains(())
+        self._full = "" if writable(quorums, roomy) else capacity.lack_on_bookies
         self._accepting = not self._full and not self._explicit_ids
 
     # Closing

@@ -72,7 +72,8 @@ class LedgerMetadata(msgspec.Struct, frozen=True, omit_defaults=True):
     """Everything the store knows of one ledger. `msgspec.structs.replace` makes the next value.
 
     `key_hash` is SHA-256 of the ledger's key, itself a hash of the password (`engine.ledger.keys`).
-    `survives` is the loss that acknowledged entries survive, however many bookies go with it.
+    `survives` is the loss that acknowledged entries survive, however many bookies go with it. If
+    it is not `strict` and bookies for that are missing, fragments without domains follow.
     `released` counts how often a bookie has given back entries that belong elsewhere
     (`engine.repair.surplus`).
     `degraded` says that some replica is known to be missing: the ledger waits in the repair queue.
@@ -94,6 +95,7 @@ class LedgerMetadata(msgspec.Struct, frozen=True, omit_defaults=True):
     degraded: bool = False
     custom: dict[str, bytes] = {}
     survives: Survives = "bookie"
+    strict: bool = False
     released: int = 0
     format_major: int = FIRST_MAJOR
 

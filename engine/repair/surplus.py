@@ -11,32 +11,41 @@ wait. So whoever found the entries here did that before the count, from metadata
 is refused when it names the bookie (`LedgerMetadata.released`). Whoever comes later finds that they
 are missing and writes them again.
 
+Metadata may be wrong: they may have been put back from an old backup, or made anew while some
+bookies were missing. Then they name old bookies, or an old end. So they are not taken at their
+word. What the bookie remembers of the ledger must agree with them, and the bookies that they name
+must show the entries.
+
 Invariants:
-- Only closed ledgers have surplus. A ledger that was written here within `surplus_quiet_ms` has
-  none.
+- Only closed ledgers have surplus, and only those whose entries all lie on all bookies of a
+  fragment. A ledger that was written here within `surplus_quiet_ms`, or that waits for repair, has
+  none: who repairs it may have read the entries here.
 - Entries are given back only after the metadata said twice, an interval apart and without a change
   in between, that they belong elsewhere, and after each bookie that they belong to showed the first
-  and the last of them: metadata that were put back from a backup are not taken at their word.
+  and the last of them, with the bytes that they have here.
+- A bookie that remembers a fragment, an end or a beginning that the metadata do not have gives
+  nothing of that ledger back. What follows the end stays.
 - Fences, facts and tombstones stay.
 - Nothing is given back while repair is switched off or the store is being restored.
 """
 
 import asyncio
+import contextlib
 from collections.abc import Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Final, NamedTuple, Protocol
 
 import msgspec
 
-from engine.errors import CannotRead, EngineError, NoSuchLedger
+from engine.errors import CannotRead, EngineError, FormatTooNew, NoSuchLedger
 from engine.ledger.reading import ask, intact_runs
-from engine.limits import ENTRY_ID_MAX
 from engine.metadata.ledgers import Held, LedgerMetadata
 from engine.metadata.restoring import check_not_under_way
 from engine.repair.keeping_on import keep_on
 from engine.repair.ledger_repair import extents
 from engine.repair.outlook import Workshop
-from engine.transport.contract import ReadRequest
+from engine.run import NO_ENTRY
+from engine.transport.contract import LedgerFacts, ReadRequest
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
@@ -63,6 +72,10 @@ class Holder(Protocol):
         """The monotonic second of the newest write; the bookie's start if none is remembered."""
         ...
 
+    def facts_of(self, ledger_id: int) -> LedgerFacts | None:
+        """What the bookie remembers of a ledger."""
+        ...
+
     async def held(self, ledger_id: int, ids: Ids) -> list[Ids]:
         """The ranges of these ids that are held, in order; damaged ones among them."""
         ...
@@ -85,7 +98,7 @@ class _Seen(NamedTuple):
     """When the metadata first said that some entries are surplus, and which metadata."""
 
     since_s: float
-    version: int
+    metadata: LedgerMetadata
 
 
 class Surplus:
@@ -115,28 +128,36 @@ class Surplus:
         while True:
             await asyncio.sleep(interval_s)
             for bookie in self._bookies:
-                try:
+                with contextlib.suppress(EngineError):
                     await self.look(bookie)
-                except EngineError:
-                    # What was seen before counts again only after two more looks.
-                    self._seen.pop(bookie.bookie_id, None)
 
     async def look(self, bookie: Holder) -> None:
         """Look at each ledger of a bookie once. Raises `EngineError`; what was given back is."""
-        workshop, name = self._workshop, bookie.bookie_id
+        seen = self._seen.setdefault(bookie.bookie_id, {})
+        above = -1
+        while True:
+            if not await self._may_go_on(bookie):
+                return
+            page = await bookie.ledgers(above, _LEDGERS_PER_PAGE)
+            if not page:
+                return
+            for ledger_id in page:
+                found = await self._see_to(bookie, ledger_id, seen.pop(ledger_id, None))
+                if found is not None:
+                    seen[ledger_id] = found
+            above = page[-1]
+
+    async def _may_go_on(self, bookie: Holder) -> bool:
+        """Whether entries may be given back now. Raises `EngineError`."""
+        workshop = self._workshop
         if await workshop.queue.disabled() is not None:
-            return
+            return False
+        if bookie.bookie_id in await workshop.bookies.decommissioning():
+            # Its folder is about to go.
+            return False
         await workshop.store.sync()
         await check_not_under_way(workshop.store)
-        before, now = self._seen.get(name, {}), dict[int, _Seen]()
-        above = -1
-        while page := await bookie.ledgers(above, _LEDGERS_PER_PAGE):
-            for ledger_id in page:
-                seen = await self._see_to(bookie, ledger_id, before.get(ledger_id))
-                if seen is not None:
-                    now[ledger_id] = seen
-            above = page[-1]
-        self._seen[name] = now
+        return True
 
     async def _see_to(self, bookie: Holder, ledger_id: int, seen: _Seen | None) -> _Seen | None:
         """Give back the surplus of one ledger, or note that there is some."""
@@ -145,43 +166,60 @@ class Surplus:
             return None
         try:
             found = await self._workshop.ledgers.read(ledger_id)
-        except (NoSuchLedger, CannotRead):
+        except (NoSuchLedger, CannotRead, FormatTooNew):
             return None
-        surplus = await _surplus(bookie, found.metadata)
-        if not surplus:
+        metadata = found.metadata
+        surplus = await _surplus(bookie, metadata)
+        if not surplus or not agrees(bookie.facts_of(ledger_id), metadata):
             return None
-        if seen is None or seen.version != found.version:
-            return _Seen(now_s, found.version)
+        if seen is None or _but_released(seen.metadata) != _but_released(metadata):
+            return _Seen(now_s, metadata)
         if now_s - seen.since_s < settings.surplus_interval_ms / 1000 / 2:
             return seen
-        if await self._are_elsewhere(found.metadata, surplus):
+        if await self._are_elsewhere(bookie, metadata, surplus):
             agreed = partial(self._count, found)
             if await bookie.release(ledger_id, surplus, seen.since_s, agreed):
                 self.released += sum(last - first + 1 for first, last in surplus)
                 return None
         return seen
 
-    async def _are_elsewhere(self, metadata: LedgerMetadata, ranges: Sequence[Ids]) -> bool:
+    async def _are_elsewhere(
+        self, bookie: Holder, metadata: LedgerMetadata, ranges: Sequence[Ids]
+    ) -> bool:
         """Whether all bookies that the entries belong to have the first and the last of each."""
-        for extent in extents(metadata):
+        for fragment, end in extents(metadata):
             for first, last in ranges:
-                first, last = max(first, extent.fragment.first), min(last, extent.last)
+                first, last = max(first, fragment.first), min(last, end)
                 for entry_id in {first, last} if first <= last else ():
-                    ensemble = extent.fragment.ensemble
-                    names = [ensemble[index] for index in metadata.write_set(entry_id)]
-                    if not await self._have(metadata, names, entry_id):
+                    names = [bookie.bookie_id, *fragment.ensemble]
+                    if not await self._have_the_same(metadata, names, entry_id):
                         return False
         return True
 
-    async def _have(self, metadata: LedgerMetadata, names: Sequence[str], entry_id: int) -> bool:
+    async def _have_the_same(
+        self, metadata: LedgerMetadata, names: Sequence[str], entry_id: int
+    ) -> bool:
         context = self._workshop.context(metadata)
         request = ReadRequest(metadata.ledger_id, entry_id, entry_id, 1)
-        replies = await asyncio.gather(*(ask(context, name, request) for name in names))
-        return all(intact_runs(reply, entry_id) for reply in replies)
+        asked = asyncio.gather(*(ask(context, name, request) for name in names))
+        try:
+            async with asyncio.timeout(self._workshop.settings.read_timeout_ms / 1000):
+                replies = await asked
+        except TimeoutError:
+            return False
+        runs = [intact_runs(reply, entry_id) for reply in replies]
+        if not all(runs):
+            return False
+        return len({each[0].cut(entry_id, entry_id).table for each in runs}) == 1
 
     async def _count(self, seen: Held) -> bool:
-        """Count in the metadata that entries are given back; False if anything has changed."""
+        """Count in the metadata that entries are given back; False if anything has changed.
+
+        The ledger is withheld here now. Whoever repairs it keeps it in the queue until it is done.
+        """
         try:
+            if await self._workshop.queue.read(seen.metadata.ledger_id) is not None:
+                return False
             await self._workshop.ledgers.update(seen, partial(_counted, seen.metadata))
         except (EngineError, _Changed):
             return False
@@ -198,9 +236,24 @@ def _counted(seen: LedgerMetadata, current: LedgerMetadata) -> LedgerMetadata:
     return msgspec.structs.replace(current, released=current.released + 1)
 
 
+def agrees(facts: LedgerFacts | None, metadata: LedgerMetadata) -> bool:
+    """Whether the metadata have what a bookie remembers of the ledger."""
+    if facts is None or metadata.degraded:
+        return False
+    same = (facts.created_ms, facts.key_hash) == (metadata.created_ms, metadata.key_hash)
+    begins = facts.fragment_first in {fragment.first for fragment in metadata.fragments}
+    ends = facts.closed_last in (NO_ENTRY - 1, metadata.last_entry)
+    return same and begins and ends
+
+
+def _but_released(metadata: LedgerMetadata) -> LedgerMetadata:
+    """The metadata without what changes when a bookie gives entries back."""
+    return msgspec.structs.replace(metadata, released=0, token=0)
+
+
 async def _surplus(bookie: Holder, metadata: LedgerMetadata) -> list[Ids]:
     """The entries that a bookie holds and the ledger does not assign to it."""
-    if not metadata.closed:
+    if not metadata.closed or metadata.ensemble_size != metadata.write_quorum:
         return []
     surplus: list[Ids] = []
     for ids in elsewhere(metadata, bookie.bookie_id):
@@ -209,16 +262,17 @@ async def _surplus(bookie: Holder, metadata: LedgerMetadata) -> list[Ids]:
 
 
 def elsewhere(metadata: LedgerMetadata, bookie_id: str) -> list[Ids]:
-    """The ids that a closed ledger does not assign to a bookie; what follows its end is nobody's.
+    """The ids of a closed ledger that it does not assign to a bookie.
 
     >>> from engine.metadata.ledgers import Fragment, State
     >>> fragments = Fragment(0, ("a",)), Fragment(5, ("b",)), Fragment(9, ("a",))
     >>> ledger = LedgerMetadata(
     ...     7, 1, 1, 1, fragments, b"", 0, 0, State.CLOSED, last_entry=19, length=1
     ... )
-    >>> elsewhere(ledger, "a") == [(5, 8), (20, ENTRY_ID_MAX)]
-    True
+    >>> elsewhere(ledger, "a"), elsewhere(ledger, "b")
+    ([(5, 8)], [(0, 4), (9, 19)])
     """
+    assert metadata.last_entry is not None
     found: list[Ids] = []
     first = 0
     for extent in extents(metadata):
@@ -226,4 +280,4 @@ def elsewhere(metadata: LedgerMetadata, bookie_id: str) -> list[Ids]:
             if first < extent.fragment.first:
                 found.append((first, extent.fragment.first - 1))
             first = extent.last + 1
-    return [*found, (first, ENTRY_ID_MAX)]
+    return [*found, (first, metadata.last_entry)] if first <= metadata.last_entry else found

@@ -8,16 +8,17 @@ Invariants checked (bookkeeper's and ours; a breach raises `Violation` where it 
 - A closed ledger's end and length never change; its length is that of its entries.
 - The LAC of one handle never goes back, and never passes what was sent.
 - A reader gets consecutive entries, with the bytes that were appended, none past its LAC.
+- Fragments record as bookies of one host those that are on one host.
 - No call reports that a confirmed entry, or a ledger that was never deleted, does not exist.
 """
 
 import struct
-from collections.abc import Collection, Sequence
+from collections.abc import Callable, Collection, Sequence
 from typing import Final
 
 from engine.errors import EngineError, InvalidRequest, NotFound, Unauthorized
-from engine.ledger.quorum import Quorums
-from engine.metadata.ledgers import LedgerMetadata, State, decode_metadata
+from engine.ledger.quorum import UNKNOWN, Quorums
+from engine.metadata.ledgers import Fragment, LedgerMetadata, State, decode_metadata
 from engine.metadata.memory import MemoryTree
 from engine.run import NO_ENTRY, Entry
 from tests.simulation.trace import Trace
@@ -182,6 +183,8 @@ class Oracle:
 
     def __init__(self, tree: MemoryTree, trace: Trace) -> None:
         self.ledgers: dict[int, LedgerOracle] = {}
+        self.host_of: Callable[[str], str] = lambda bookie_id: ""
+        """The host of a bookie, "" if it does not tell."""
         self._tree = tree
         self._trace = trace
 
@@ -217,7 +220,20 @@ class Oracle:
             metadata.last_entry,
             [(fragment.first, *fragment.ensemble) for fragment in metadata.fragments],
         )
+        for fragment in metadata.fragments:
+            self._check_domains(metadata, fragment)
         ledger.on_metadata(metadata)
+
+    def _check_domains(self, metadata: LedgerMetadata, fragment: Fragment) -> None:
+        """Bookies are counted as of one host exactly if they are on one, as far as they tell."""
+        if metadata.strict and not metadata.closed and not fragment.domains:
+            raise Violation(f"ledger {metadata.ledger_id}: {fragment} knows no hosts")
+        placed = zip(map(self.host_of, fragment.ensemble), fragment.domains, strict=False)
+        known = [(host, domain) for host, domain in placed if host and domain != UNKNOWN]
+        if len({host for host, _ in known}) != len(set(known)) or len(set(known)) != len(
+            {domain for _, domain in known}
+        ):
+            raise Violation(f"ledger {metadata.ledger_id}: {fragment} tells wrong hosts: {known}")
 
 
 def _body(ledger_id: int, entry_id: int, attempt: int) -> bytes:

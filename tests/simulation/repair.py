@@ -5,7 +5,7 @@ Invariants:
 - In peace every ledger whose losses the promise covers comes to full replication: each entry of it
   lies intact on every bookie of its write set, as those bookies themselves say, and none shares a
   machine that need not. A bookie that is being emptied then has no replicas. And no bookie holds
-  entries that belong to others.
+  entries that belong to others, if what it remembers of the ledger agrees with the metadata.
 - A run without repair is one more kind of world; a seed decides which.
 """
 
@@ -23,7 +23,7 @@ from engine.repair.outlook import Workshop
 from engine.repair.respreading import move_apart
 from engine.repair.scrub import Scrub
 from engine.repair.settings import RepairSettings
-from engine.repair.surplus import elsewhere
+from engine.repair.surplus import agrees, elsewhere
 from engine.transport.contract import ReadRequest, Status
 from tests.simulation.network import SimTransport
 from tests.simulation.oracles import LedgerOracle, Violation
@@ -200,7 +200,11 @@ class ReplicationJudge:
         """The first entries on a bookie to which they do not belong, in words."""
         for ledger_id in wanted:
             metadata = (await self._workshop.ledgers.read(ledger_id)).metadata
+            if metadata.ensemble_size > metadata.write_quorum or metadata.degraded:
+                continue
             for service in serving:
+                if not agrees(service.facts_of(ledger_id), metadata):
+                    continue
                 for ids in elsewhere(metadata, service.bookie_id):
                     if held := await service.held(ledger_id, ids):
                         return f"ledger {ledger_id}: bookie {service.bookie_id} still holds {held}"

@@ -10,7 +10,7 @@ Invariants:
 import asyncio
 import random
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final
 
 from engine.errors import CannotRead, EngineError, NotEnoughBookies, Unavailable
@@ -98,7 +98,17 @@ class Scenario:
         ]
         self.workload = Workload(_plan(rng, bookie_count), self.oracle)
         self._client_settings = draw_client_settings(rng, seed)
+        hosts = {node.settings.host for node in self.bookies if node.settings.host}
+        if len(hosts) > 2 and random.Random(f"strict {seed}").random() < 0.4:
+            self._client_settings = replace(self._client_settings, survives="host")
+        self.oracle.host_of = self._host_of
         self._client_count = rng.randint(2, 4)
+
+    def _host_of(self, bookie_id: str) -> str:
+        """Where a bookie really is, "" if it does not say so."""
+        return next(
+            (node.settings.host for node in self.bookies if bookie_id in node.bookie_ids), ""
+        )
 
     @property
     def operations(self) -> int:

@@ -2,6 +2,7 @@
 
 import asyncio
 
+import msgspec
 import pytest
 
 from engine.bookie.index import Place, Position
@@ -11,7 +12,7 @@ from engine.bookie.upkeep import ServiceYard
 from engine.errors import BookieUnavailable, Overloaded
 from engine.limits import ENTRY_ID_MAX
 from engine.transport.contract import Status
-from tests.engine.bookie.house import KEY, LEDGER, House, bodies_of, turns
+from tests.engine.bookie.house import KEY, LEDGER, House, bodies_of, facts_of, turns
 
 ALL = (0, ENTRY_ID_MAX)
 LATER_S = 1e9
@@ -52,11 +53,42 @@ async def test_what_is_given_back_stays_so_over_a_restart_and_a_fence_is_not_for
     house = await furnished()
     assert (await house.service.fence(LEDGER, KEY)).status is Status.OK
     assert await house.service.release(LEDGER, [(0, ENTRY_ID_MAX)], LATER_S, yes)
+    await house.service.storage.writer.flush()
     await house.crash(power=True)
     await house.start()
     assert await house.service.held(LEDGER, ALL) == []
     assert (await house.stored(10, b"late")).status is Status.FENCED
     assert LEDGER in await house.service.ledgers(-1, 10)
+
+
+async def test_a_crash_soon_after_may_bring_the_entries_back_whole() -> None:
+    house = await furnished()
+    await house.service.storage.writer.flush()
+    assert await house.service.release(LEDGER, [(2, 5)], LATER_S, yes)
+    await house.crash(power=True)
+    await house.start()
+    assert await house.service.held(LEDGER, ALL) == [(0, 9)]
+    assert len(bodies_of(await house.read(0, 9))) == 10
+
+
+async def test_nothing_is_given_back_while_the_disk_is_full() -> None:
+    """The index could not be written, and nobody be told anything of the ledger until then."""
+    house = await furnished()
+    house.service._gate.full = True
+    assert not await house.service.release(LEDGER, [(0, 9)], LATER_S, yes)
+
+
+async def test_facts_of_a_fragment_that_moved_here_are_kept_for_rebuilding_metadata() -> None:
+    house = await furnished()
+    later = msgspec.structs.replace(facts_of(LEDGER), fragment_first=10, ensemble=("c",))
+    moved = msgspec.structs.replace(facts_of(LEDGER), ensemble=("d",))
+    for facts in (later, moved, msgspec.structs.replace(moved, created_ms=6)):
+        house.service.record(facts, KEY)
+        await turns(100)
+    kept = house.service.facts_of(LEDGER)
+    assert kept is not None and kept.fragment_first == 10
+    stored = bytes(house.segment())
+    assert b"d" in stored and stored.count(msgspec.msgpack.encode(moved)) == 1
 
 
 async def test_what_is_given_back_can_be_written_again() -> None:

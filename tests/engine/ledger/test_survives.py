@@ -3,11 +3,13 @@
 import asyncio
 from dataclasses import replace
 
+import msgspec
 import pytest
 
 from engine.errors import (
     AppendFailed,
     InvalidRequest,
+    LedgerClosed,
     LedgerFenced,
     NotEnoughBookies,
     OutcomeUnknown,
@@ -115,7 +117,9 @@ async def test_an_append_fails_rather_than_stay_on_one_host() -> None:
     assert await bodies(cluster.client(), writer.ledger_id) in ([b"zero"], [b"zero", b"one"])
 
 
-async def test_recovery_writes_back_to_two_hosts_or_stays_undecided() -> None:
+@pytest.mark.parametrize("host", ["b", "c"])
+async def test_recovery_writes_back_to_two_hosts_if_there_are_two(host: str) -> None:
+    """If there is one, that is better than a ledger that nobody can read on: a host is lost."""
     cluster, writer = await two_on_one_host()
     await writer.append(b"zero")
     near = on_host(cluster, writer, "a")
@@ -125,16 +129,83 @@ async def test_recovery_writes_back_to_two_hosts_or_stays_undecided() -> None:
     await turns()
     for bookie in near:
         bookie.mute, bookie.append_status = False, Status.READ_ONLY
-    await cluster.come("b2")
-    with pytest.raises(RecoveryIncomplete):
-        await cluster.client().open_ledger(writer.ledger_id)
-    await cluster.come("c1")
+    await cluster.come("b2", f"{host}3")
     reader = await cluster.client().open_ledger(writer.ledger_id)
-    assert reader.last_add_confirmed == 1
+    assert reader.last_add_confirmed == 1 and reader.metadata.degraded
     having = [b for b in cluster.bookies if 1 in b.entries.get(writer.ledger_id, {})]
-    assert {bookie.bookie_id[0] for bookie in having} >= {"b", "c"}
-    with pytest.raises(LedgerFenced):
+    assert {bookie.bookie_id[0] for bookie in having} == {"b", host}
+    with pytest.raises((LedgerClosed, LedgerFenced)):
         await waiting
+
+
+async def test_recovery_of_a_log_takes_bookies_that_are_full() -> None:
+    cluster, writer = await two_on_one_host()
+    await writer.append(b"zero")
+    (far,) = on_host(cluster, writer, "b")
+    await cluster.come("c1")
+    full = msgspec.structs.replace(await registered(cluster, "c1"), writable=False)
+    await cluster.registry.register(full)
+    far.mute = True
+    far.down = True
+    reader = await cluster.client().open_ledger(writer.ledger_id)
+    assert reader.last_add_confirmed == 0
+
+
+async def test_an_earlier_program_that_writes_the_metadata_does_not_lower_what_is_promised() -> (
+    None
+):
+    """It knows neither what entries survive nor on which hosts bookies are, and drops both."""
+    cluster, writer = await two_on_one_host("a3")
+    await writer.append(b"zero")
+    ledgers = cluster.client()._ledgers
+    held = await ledgers.read(writer.ledger_id)
+    first = held.metadata.fragments[0]
+    dropped = msgspec.structs.replace(
+        held.metadata,
+        survives="bookie",
+        strict=False,
+        fragments=(Fragment(0, first.ensemble),),
+        degraded=True,
+    )
+    await ledgers.update(held, lambda _: dropped)
+    await cluster.go("b")
+    waiting = asyncio.ensure_future(writer.append(b"one"))
+    await turns(500)
+    assert not waiting.done()
+    await cluster.come("c1")
+    assert await waiting == 1
+    metadata = (await ledgers.read(writer.ledger_id)).metadata
+    assert (metadata.survives, metadata.strict) == ("host", True)
+    assert metadata.fragments[-1].domains and "c1" in metadata.fragments[-1].ensemble
+    await writer.close()
+
+
+async def test_what_is_usual_gives_way_where_only_one_host_is_left() -> None:
+    cluster = await hosts("a1", "a2", "a3", "b1", "c1")
+    writer = await cluster.client(STILL).create_ledger(3, 3, 2)
+    assert writer.metadata.survives == "host" and not writer.metadata.strict
+    await writer.append(b"zero")
+    await cluster.go("b")
+    await cluster.go("c")
+    assert await writer.append(b"one") == 1
+    metadata = (await cluster.client()._ledgers.read(writer.ledger_id)).metadata
+    assert metadata.fragments[-1].domains == () and metadata.degraded
+    # Hosts that come back do not count again in this ledger: the outcome of a change may be
+    # unknown, and bookies of one host have acknowledged entries since.
+    await cluster.come("b1", "c1")
+    await cluster.go("a")
+    await writer.append(b"two")
+    assert writer.metadata.fragments[-1].domains == ()
+    await cluster.come("a1", "a2", "a3")
+    other = await cluster.client(STILL).create_ledger(3, 3, 2)
+    assert other.metadata.fragments[-1].domains
+    assert await bodies(cluster.client(), writer.ledger_id) == [b"zero", b"one", b"two"]
+
+
+async def registered(cluster: Hosts, name: str) -> Registration:
+    found = await cluster.registry.registration(name)
+    assert found is not None
+    return found
 
 
 async def test_an_entry_that_two_bookies_of_one_host_alone_may_have_is_not_waited_for() -> None:

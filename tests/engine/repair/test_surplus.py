@@ -3,16 +3,17 @@
 import asyncio
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import replace
+from functools import partial
 
 import msgspec
 import pytest
 
 from engine.errors import BookieUnavailable, EngineError
-from engine.limits import ENTRY_ID_MAX
 from engine.metadata.ledgers import Fragment, LedgerMetadata, State
 from engine.metadata.repairs import RepairItem
 from engine.repair.surplus import Ids, Surplus, elsewhere
-from engine.transport.contract import ReadReply, ReadRequest
+from engine.run import Run
+from engine.transport.contract import LedgerFacts, ReadReply, ReadRequest
 from tests.engine.ledger.scripted import ScriptedBookie
 from tests.engine.repair.yard import SETTINGS, Yard
 
@@ -27,6 +28,7 @@ class Local:
         self.bookie = bookie
         self.wrote_s: dict[int, float] = {}
         self.in_use = False
+        self.facts: LedgerFacts | None = None
 
     @property
     def bookie_id(self) -> str:
@@ -37,6 +39,9 @@ class Local:
 
     def written_s(self, ledger_id: int) -> float:
         return self.wrote_s.get(ledger_id, 0.0)
+
+    def facts_of(self, ledger_id: int) -> LedgerFacts | None:
+        return self.facts
 
     async def held(self, ledger_id: int, ids: Ids) -> list[Ids]:
         held = self.bookie.entries.get(ledger_id, {})
@@ -66,6 +71,7 @@ class Field:
         self.left: ScriptedBookie
         self.surplus: Surplus
         self.local: Local
+        self.facts: LedgerFacts
 
     @classmethod
     async def of(cls) -> "Field":
@@ -81,6 +87,7 @@ class Field:
         await yard.registry.store.delete(f"/repair/decommission/{name}")
         assert name not in (await field.metadata()).bookies() and field.held() == 10
         field.local = Local(field.left)
+        field.local.facts = field.facts = field.left.facts[-1]
         field.surplus = Surplus(yard.workshop(QUICK), [field.local])
         yard.clock.now_s += QUIET_S
         return field
@@ -125,15 +132,59 @@ async def test_bookies_that_the_ledger_names_give_nothing_back() -> None:
     assert field.yard.lacking(metadata) == [] and (await field.metadata()).released == 0
 
 
-async def test_what_follows_the_end_of_a_ledger_is_nobodys() -> None:
+async def test_what_follows_the_end_of_a_ledger_stays() -> None:
+    """The metadata may be older than the end: then this is what was acknowledged since."""
     field = await Field.of()
     metadata = await field.metadata()
     bookie = field.yard.transport.bookies[metadata.fragments[0].ensemble[1]]
     held = bookie.entries[field.ledger_id]
     held[10] = msgspec.structs.replace(held[9], first=10)
     field.local = Local(bookie)
+    field.local.facts = field.facts
+    await field.look(times=4)
+    assert sorted(held) == list(range(11))
+
+
+@pytest.mark.parametrize("memory", ["nothing", "a later fragment", "another end", "another ledger"])
+async def test_a_bookie_that_remembers_something_else_gives_nothing_back(memory: str) -> None:
+    """As after metadata were put back from a backup, or the id was given to another ledger."""
+    field = await Field.of()
+    changed = {
+        "nothing": None,
+        "a later fragment": msgspec.structs.replace(field.facts, fragment_first=10),
+        "another end": msgspec.structs.replace(field.facts, closed_last=12, closed_length=1),
+        "another ledger": msgspec.structs.replace(
+            field.facts, created_ms=field.facts.created_ms + 1
+        ),
+    }
+    field.local.facts = changed[memory]
+    await field.look(times=4)
+    assert field.held() == 10
+    field.local.facts = msgspec.structs.replace(field.facts, closed_last=9, closed_length=70)
     await field.look(times=2)
-    assert sorted(held) == list(range(10))
+    assert field.held() == 0
+
+
+async def test_nothing_is_given_back_of_a_ledger_that_waits_for_repair() -> None:
+    """Whoever repairs it may have read the entries here, and go on for hours."""
+    field = await Field.of()
+    await field.look()
+    await field.yard.queue.request(field.ledger_id, RepairItem(reasons=("look",)))
+    await field.look(times=3)
+    assert field.held() == 10
+    held = await field.yard.queue.read(field.ledger_id)
+    assert held is not None and await field.yard.queue.remove(held)
+    await field.look()
+    assert field.held() == 0
+
+
+async def test_other_bytes_elsewhere_are_not_the_same_entries() -> None:
+    field = await Field.of()
+    name = (await field.metadata()).fragments[0].ensemble[1]
+    held = field.yard.transport.bookies[name].entries[field.ledger_id]
+    held[9] = Run.pack(field.ledger_id, 9, [b"other bytes"], lac=8, length_before=0)
+    await field.look(times=4)
+    assert field.held() == 10
 
 
 @pytest.mark.parametrize("state", ["open", "written", "in use", "repair is off", "restored"])
@@ -175,9 +226,10 @@ async def test_nothing_is_given_back_of_a_ledger_or_store_that_is_being_worked_o
 
 async def test_a_change_of_the_metadata_between_two_looks_makes_the_first_one_void() -> None:
     field = await Field.of()
-    for _ in range(3):
+    for number in range(3):
         await field.look()
-        await field.change(lambda now: msgspec.structs.replace(now, custom={"a": b"b"}))
+        custom = {"seen": b"%d" % number}
+        await field.change(partial(msgspec.structs.replace, custom=custom))
         assert field.held() == 10
     await field.look(times=2)
     assert field.held() == 0
@@ -245,12 +297,16 @@ async def test_repair_that_found_the_entries_before_does_not_name_the_bookie() -
     repairer._workshop.ledgers.update = late  # type: ignore[method-assign,assignment]
     repairing = asyncio.ensure_future(repairer.run_once())
     await reached.wait()
+    # Somebody takes it out of the queue, which keeps the entries here.
+    held = await yard.queue.read(field.ledger_id)
+    assert held is not None and await yard.queue.remove(held)
     await field.look(times=2)
     assert field.held() == 0
     gate.set()
     assert await repairing == 0
     assert field.left.bookie_id not in (await field.metadata()).bookies()
     yard.clock.now_s += 120
+    await yard.queue.request(field.ledger_id, RepairItem(leaving=(leaving,)))
     await repairer.run_once()
     metadata = await field.metadata()
     assert leaving not in metadata.bookies() and yard.lacking(metadata) == []
@@ -286,9 +342,9 @@ def test_elsewhere_is_all_but_the_fragments_that_name_the_bookie() -> None:
     fragments = Fragment(0, ("a", "b")), Fragment(5, ("b", "c")), Fragment(9, ("a", "c"))
     ledger = LedgerMetadata(7, 2, 2, 1, fragments, b"", 0, 0)
     closed = msgspec.structs.replace(ledger, state=State.CLOSED, last_entry=11, length=0)
-    assert elsewhere(closed, "a") == [(5, 8), (12, ENTRY_ID_MAX)]
-    assert elsewhere(closed, "b") == [(9, ENTRY_ID_MAX)]
-    assert elsewhere(closed, "c") == [(0, 4), (12, ENTRY_ID_MAX)]
-    assert elsewhere(closed, "d") == [(0, ENTRY_ID_MAX)]
+    assert elsewhere(closed, "a") == [(5, 8)]
+    assert elsewhere(closed, "b") == [(9, 11)]
+    assert elsewhere(closed, "c") == [(0, 4)]
+    assert elsewhere(closed, "d") == [(0, 11)]
     early = msgspec.structs.replace(closed, last_entry=6)
-    assert elsewhere(early, "a") == [(5, ENTRY_ID_MAX)]
+    assert elsewhere(early, "a") == [(5, 6)]
