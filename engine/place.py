@@ -67,6 +67,7 @@ class Place(msgspec.Struct, frozen=True, kw_only=True):
 
     url: str = ""
     wire: Literal["framed", "grpc"] = "framed"
+    survives: Literal["", "bookie", "host", "rack", "zone"] = ""
     secret_file: str = ""
     certificate: str = ""
     private_key: str = ""
@@ -168,10 +169,12 @@ async def open_place(place: Place) -> AsyncIterator[LedgerClient]:
     if place.is_cluster:
         # What a cluster needs loads when one is reached.
         from engine.connecting import connect
+        from engine.ledger.settings import ClientSettings
 
         security, zookeeper = place.make_security(), place.make_zookeeper()
         async with connect(
             place.url,
+            settings=ClientSettings(survives=place.survives),
             security=security,
             wire=place.wire,
             zookeeper=zookeeper,

@@ -382,6 +382,7 @@ def _without_url(configuration: Configuration) -> Place:
         password_file="" if password_file is None else str(password_file.absolute()),
         token_file="" if user else absolute(configuration.login.token_file),
         wire=configuration.wire,
+        survives=configuration.survives,
         secret_file=absolute(security.secret_file),
         certificate=absolute(security.certificate),
         private_key=absolute(security.private_key),

@@ -65,7 +65,8 @@ def write_client_file(settings: NodeSettings) -> Path:
     Raises `FolderError` if the node's own folder, which was made at its start, is gone.
     """
     told = {"url": settings.store, "wire": settings.wire, "survives": settings.survives}
-    lines = [f"{name} = {toml_value(value)}" for name, value in told.items()]
+    # Earlier programs refuse a key that they do not know.
+    lines = [f"{name} = {toml_value(value)}" for name, value in told.items() if value]
     for name in ("security", "zookeeper", "audit"):
         lines += ["", f"[{name}]"]
         table = msgspec.structs.asdict(getattr(settings, name))

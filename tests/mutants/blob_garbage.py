@@ -59,9 +59,11 @@ BLOB_GARBAGE_MUTANTS: Final = (
         "engine/ledger/client.py",
         """            if announce is not None:
                 await announce(ledger_id)
-            held = await self._create(context, ledger_id, quorums, chosen, custom)
+            strict = survives is not None
+            held = await self._create(context, ledger_id, quorums, chosen, strict, custom)
 """,
-        """            held = await self._create(context, ledger_id, quorums, chosen, custom)
+        """            strict = survives is not None
+            held = await self._create(context, ledger_id, quorums, chosen, strict, custom)
             if announce is not None:
                 await announce(ledger_id)
 """,

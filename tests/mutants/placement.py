@@ -129,16 +129,15 @@ PLACEMENT_MUTANTS: Final = (
         "leaving-bookies-count-as-away",
         "a bookie that is to go is not taken as one that may come back",
         _PLACEMENT,
-        "away = [name for name in known if name not in present and name not in leaving]\n"
-        "            #",
-        "away = [name for name in known if name not in present]\n            #",
+        "away = [name for name in known if name not in present and name not in leaving]",
+        "away = [name for name in known if name not in present]",
         by_test(_PLACEMENT_TESTS, "test_a_leaving_bookie_is_not_even_taken_as_one_that_is_away"),
     ),
     Mutant(
         "a-bookie-that-was-given-up-is-as-good-as-one-just-away",
         "a new ledger names a bookie that was given up only where no other is away",
         _PLACEMENT,
-        "            picked.sort(key=given_up.__contains__)\n",
+        "        picked.sort(key=given_up.__contains__)\n",
         "",
         by_test(
             _PLACEMENT_TESTS,

@@ -166,8 +166,8 @@ RECOVERY_MUTANTS: Final = (
         "a-change-of-ensemble-undoes-a-repair",
         "a writer changes the current metadata, not its own copy of them",
         "engine/ledger/writer.py",
-        "marked(current.with_fragment(first, wanted.bookies, wanted.domains))",
-        "marked(self._held.metadata.with_fragment(first, wanted.bookies, wanted.domains))",
+        "changed = current.with_fragment(first, wanted.bookies, wanted.domains)",
+        "changed = self._held.metadata.with_fragment(first, wanted.bookies, wanted.domains)",
         by_test(_RULES, "test_a_writer_keeps_what_repair_did_to_older_fragments_meanwhile"),
     ),
     Mutant(

@@ -151,9 +151,7 @@ async def test_recovery_of_a_log_takes_bookies_that_are_full() -> None:
     assert reader.last_add_confirmed == 0
 
 
-async def test_an_earlier_program_that_writes_the_metadata_does_not_lower_what_is_promised() -> (
-    None
-):
+async def test_an_earlier_program_that_writes_the_metadata_lowers_no_promise() -> None:
     """It knows neither what entries survive nor on which hosts bookies are, and drops both."""
     cluster, writer = await two_on_one_host("a3")
     await writer.append(b"zero")
