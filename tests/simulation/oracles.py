@@ -226,7 +226,8 @@ class Oracle:
 
     def _check_domains(self, metadata: LedgerMetadata, fragment: Fragment) -> None:
         """Bookies are counted as of one host exactly if they are on one, as far as they tell."""
-        if metadata.strict and not metadata.closed and not fragment.domains:
+        is_written = metadata.state is State.OPEN and fragment is metadata.fragments[-1]
+        if metadata.strict and is_written and not fragment.domains:
             raise Violation(f"ledger {metadata.ledger_id}: {fragment} knows no hosts")
         placed = zip(map(self.host_of, fragment.ensemble), fragment.domains, strict=False)
         known = [(host, domain) for host, domain in placed if host and domain != UNKNOWN]

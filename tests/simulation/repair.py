@@ -140,7 +140,8 @@ class ReplicationJudge:
             if not await self._queued(wanted):
                 lacking = await self._first_lacking(wanted, serving, gone)
                 lacking = lacking or await self._first_together(wanted)
-                lacking = lacking or await self._first_surplus(wanted, serving)
+                staying = [one for one in serving if one.bookie_id != gone]
+                lacking = lacking or await self._first_surplus(wanted, staying)
             if lacking is None:
                 self._judge.world.trace.event("replicated", len(wanted))
                 return
