@@ -187,7 +187,7 @@ SURVIVES_MUTANTS: Final = (
         "engine/ledger/writer.py",
         "        if wanted is None and not made.strict and replication.enough_but_together:\n",
         "        if False:\n",
-        by_test(_TESTS, "test_what_is_usual_gives_way_where_only_one_host_is_left"),
+        by_test(_TESTS, "test_it_gives_way_to_the_bookies_that_are_left_too"),
     ),
     Mutant(
         "hosts-come-back-into-a-ledger",

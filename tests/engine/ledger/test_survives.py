@@ -200,6 +200,21 @@ async def test_what_is_usual_gives_way_where_only_one_host_is_left() -> None:
     assert await bodies(cluster.client(), writer.ledger_id) == [b"zero", b"one", b"two"]
 
 
+async def test_it_gives_way_to_the_bookies_that_are_left_too() -> None:
+    cluster = await hosts("a1", "b1", "c1")
+    writer = await cluster.client(STILL).create_ledger(3, 3, 2)
+    await cluster.come("a2")
+    await cluster.go("c")
+    assert await writer.append(b"zero") == 0
+    await until(lambda: "a2" in writer.metadata.fragments[-1].ensemble)
+    assert writer.metadata.fragments[-1].domains
+    await cluster.go("b")
+    assert await writer.append(b"one") == 1
+    last = (await cluster.client()._ledgers.read(writer.ledger_id)).metadata.fragments[-1]
+    assert last.domains == () and "b1" in last.ensemble
+    await writer.close()
+
+
 async def registered(cluster: Hosts, name: str) -> Registration:
     found = await cluster.registry.registration(name)
     assert found is not None
