@@ -84,6 +84,8 @@ class Compaction:
         """`readers` are those of the ledgers, which are closed, by their ids."""
         self._scope = scope
         self._readers = readers
+        self._homes: dict[int, LedgerReader] = {}
+        """Of the ledgers where lists lie that move."""
         self._pool: LedgerPool = scope.core.pool_for_copies()
         self._whole_bytes_max = self._pool.settings.shared_object_bytes_max
         self._budget = ByteBudget(scope.settings.batch_bytes)
@@ -140,6 +142,7 @@ class Compaction:
             return None
         object_id = info.object_id
         if object_id.kind is Kind.LIST and object_id.length > self._whole_bytes_max:
+            await self._open_home(object_id)
             copies = [await self._copied(part) for part in data_parts(held, object_id)]
             new_id = await scope.core.list_of(copies, self._pool)
             known.held[new_id.to_bytes()] = [(0, new_id), *enumerate(copies, 1)]
@@ -148,9 +151,21 @@ class Compaction:
             known.held[new_id.to_bytes()] = [(0, new_id)]
         return msgspec.structs.replace(info, packed_id=new_id.to_bytes())
 
+    async def _open_home(self, list_id: ObjectId) -> None:
+        """Let the parts move that lie where the list of the parts was.
+
+        The list moves with any part, and is garbage where it was. If parts stayed there, the next
+        round might move those, with the list, and so on without end.
+        """
+        ledger_id = list_id.ledger_id
+        if ledger_id not in self._readers and ledger_id not in self._homes:
+            reader = await self._scope.core.blobs.client.open_ledger(ledger_id, recover=False)
+            if reader.metadata.closed:
+                self._homes[ledger_id] = reader
+
     async def _copied(self, part: ObjectId) -> ObjectId:
         """Where a part, or a whole object, lies from now on; one copy for all who ask."""
-        if part.kind is not Kind.LIST and part.ledger_id not in self._readers:
+        if part.kind is not Kind.LIST and self._reader(part) is None:
             return part
         packed = part.to_bytes()
         task = self._copies.get(packed)
@@ -168,13 +183,18 @@ class Compaction:
         try:
             self._scope.report.moved_bytes += size_bytes
             if part.kind is not Kind.LIST:
-                return await copy_part(self._readers[part.ledger_id], part, self._pool)
+                reader = self._reader(part)
+                assert reader is not None
+                return await copy_part(reader, part, self._pool)
             # In one piece it is in one ledger: moved piece by piece its list would have to follow
             # each piece, and be garbage where it was, for ever.
             blobs, own = self._scope.core.blobs, self._scope.bucket_id
             return await blobs.store(self._pool, await blobs.get(part, bucket_id=own))
         finally:
             self._budget.give_back(held_bytes)
+
+    def _reader(self, part: ObjectId) -> LedgerReader | None:
+        return self._readers.get(part.ledger_id) or self._homes.get(part.ledger_id)
 
     def _moving(
         self, key: RowKey, info: ObjectInfo, moved: ObjectInfo, known: Known

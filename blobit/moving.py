@@ -390,6 +390,9 @@ class _Mover:
                 row = found[key]
                 if row is not None and row["claim"] > self._claim:
                     raise MoveTaken(f"somebody else moves bucket {self._move['name']}")
+                if found[home] is None and (lives or not copying):
+                    # A row that nobody would ever remove.
+                    raise MoveTaken(f"bucket {self._move['name']} was moved and deleted meanwhile")
                 claimed = {"bucket_id": self._bucket_id, "claim": self._claim, "lives_here": lives}
                 if row is not None:
                     claimed["lives_here"] = row["lives_here"]
@@ -402,7 +405,7 @@ class _Mover:
                     )
                 return Effect(writes, True)
 
-            keys = (key, home, *shares) if place is self._target else (key,)
+            keys = (key, home, *shares) if place is self._target else (key, home)
             await _claimed(place, Change(keys, decide, lambda _: None))
 
     async def _freeze(self) -> None:

@@ -338,6 +338,36 @@ async def test_a_mover_that_wakes_up_late_changes_nothing(tmp_path: Path) -> Non
         assert move["phase"] == Phase.DONE
 
 
+async def test_a_mover_that_wakes_up_after_the_bucket_is_gone_leaves_nothing(
+    tmp_path: Path,
+) -> None:
+    async with clustered(tmp_path, EAGER) as store, store.another(EAGER) as other:
+        bucket, asleep, woken = await filled(store), asyncio.Event(), asyncio.Event()
+        claimed = moving._Mover._claim_places
+
+        async def slow(self: Any) -> None:
+            if self._blobs is store.blobs:
+                asleep.set()
+                await woken.wait()
+            await claimed(self)
+
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(moving._Mover, "_claim_places", slow)
+            first = asyncio.create_task(store.blobs.move_bucket("cows"))
+            await asleep.wait()
+            await other.moves.finish(bucket.bucket_id)
+            await other.delete_bucket("cows", force=True)
+            for _ in range(4):
+                await other.collect()
+            woken.set()
+            with pytest.raises(NoSuchBucket):
+                await first
+        for tablespace in (REGISTRY, FIRST, SECOND):
+            rows = await other.rows(tablespace)
+            for table in (*OF_ONE, "moving_buckets"):
+                assert [row async for row in rows.scan(table)] == [], (tablespace, table)
+
+
 async def test_a_bucket_that_is_deleted_on_its_way_leaves_nothing_anywhere(tmp_path: Path) -> None:
     async with clustered(tmp_path, EAGER) as store, store.another(EAGER) as other:
         for step in range(2, 40, 7):

@@ -404,4 +404,15 @@ BLOB_GARBAGE_MUTANTS: Final = (
         "if pin.number in records and not is_over(pin.expires_ms, now_ms, 0)",
         by_test(_PINNED, "test_what_a_pinned_checkpoint_names_is_readable_until_the_pin_ends"),
     ),
+    Mutant(
+        "parts-stay-where-their-list-was",
+        "an object of several parts comes to rest",
+        "blobit/compaction.py",
+        "            await self._open_home(object_id)\n",
+        "",
+        by_test(
+            "blobit/garbage/test_compaction.py",
+            "test_an_object_of_parts_in_several_ledgers_comes_to_rest",
+        ),
+    ),
 )

@@ -103,4 +103,15 @@ BLOB_MOVING_MUTANTS: Final = (
         "                pass\n",
         by_test(_COUNTING, _CLOSED_WITH_A_PUT),
     ),
+    Mutant(
+        "a-late-mover-leaves-a-row",
+        "a mover that wakes up after the bucket was deleted leaves no row",
+        "blobit/moving.py",
+        "                if found[home] is None and (lives or not copying):\n",
+        "                if False:\n",
+        by_test(
+            "blobit/test_moving.py",
+            "test_a_mover_that_wakes_up_after_the_bucket_is_gone_leaves_nothing",
+        ),
+    ),
 )

@@ -265,3 +265,23 @@ async def test_copies_whose_ledger_was_collected_are_made_again_in_another(
         assert (await ground.collect()).moved_objects == 0
         assert (await ground.collect()).moved_objects == 3
         assert await ground.bucket.get("cow9") == HERD["cow9"]
+
+
+async def test_an_object_of_parts_in_several_ledgers_comes_to_rest(tmp_path: Path) -> None:
+    """The list of its parts moves with each of them, and is garbage where it was."""
+    async with grounds(tmp_path, grace_ms=0, live_share_min=1.0) as ground:
+        await ground.sealed({"a": b"a" * 40, "gone": b"x" * 40})
+        async with ground.store.another(ground.settings) as other:
+            bucket = await other.bucket(BUCKET)
+            await bucket.put("b", b"b" * 40)
+            await bucket.concat("whole", ["a", "b"])
+        ground.clock.pass_ms(HOUR_MS)
+        await ground.bucket.delete_many(["a", "b", "gone"])
+        moved = []
+        for _ in range(8):
+            ground.clock.pass_ms(HOUR_MS)
+            async with ground.store.another(ground.settings) as other:
+                [report] = (await other.collect(BUCKET)).buckets
+            moved.append(report.moved_objects)
+        assert moved[0] == 1 and moved[-4:] == [0] * 4
+        assert await ground.bucket.get("whole") == b"a" * 40 + b"b" * 40
