@@ -59,6 +59,8 @@ def database_error(error: BaseException) -> herd.Error:
     if library in _OF_QUERIES or (isinstance(error, OSError) and _TITLE.match(str(error))):
         # Arrow passes on DuckDB's errors in the middle of a result as an OSError.
         return _of_a_query(error)
+    if isinstance(error, RecursionError):
+        return herd.TooLarge("the statement is nested too deeply")
     for kinds, meaning in _PLAIN:
         if isinstance(error, kinds):
             return meaning(_text(error), hint=_HINTS.get(meaning, ""))
@@ -75,7 +77,6 @@ _logger = logging.getLogger(__name__)
 _OF_QUERIES: Final = frozenset({"_duckdb", "duckdb", "pyarrow"})
 _PLAIN: Final[tuple[tuple[type[Exception], type[herd.Error]], ...]] = (
     (MemoryError, herd.TooLarge),
-    (RecursionError, herd.TooLarge),
     (OSError, herd.StorageFailed),
     (OverflowError, herd.ValueOutOfRange),
     (UnicodeError, herd.ValueInvalid),

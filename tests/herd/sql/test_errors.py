@@ -90,3 +90,11 @@ async def test_an_error_of_many_rows_leaves_none_of_them() -> None:
         with pytest.raises(errors.ProgrammingError):
             await on.session.execute_many("SELECT ?", [(1,)])
         assert await on.rows("SELECT * FROM cow") == []
+
+
+@pytest.mark.parametrize("depth", [200, 400, 800, 3_000])
+@pytest.mark.parametrize("begin", ["", "EXPLAIN "])
+async def test_a_statement_of_any_depth_is_refused_in_words_of_ours(begin: str, depth: int) -> None:
+    async with asking() as on:
+        error = await on.error(f"{begin}SELECT CAST(NULL AS INT{'[]' * depth})")
+        assert isinstance(error, errors.TooLarge) and "nested too deeply" in error.message

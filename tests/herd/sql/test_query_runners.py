@@ -500,6 +500,29 @@ async def test_a_process_that_is_killed_fails_its_query_alone() -> None:
         assert await ask(pool, "SELECT 1") == [(1,)]
 
 
+@pytest.mark.parametrize("by", ["its caller", "its owner"])
+async def test_a_process_that_looks_for_no_interrupt_is_ended(by: str) -> None:
+    owner = object()
+    async with pool_of("processes") as pool:
+        runner = pool._runner
+        assert isinstance(runner, QueryProcesses)
+        asking = asyncio.ensure_future(pool.run(lambda: Work(ENDLESS, (), {}), owner=owner))
+        await until(lambda: runner._supervisor is not None)
+        await until(lambda: bool(children_of(supervisor_of(pool))))
+        [pid] = children_of(supervisor_of(pool))
+        # From now on only SIGKILL ends it.
+        os.kill(pid, signal.SIGSTOP)
+        if by == "its owner":
+            await pool.end(owner)
+        else:
+            asking.cancel()
+        await asyncio.wait([asking])
+        assert asking.cancelled() == (by == "its caller") and pool.busy == 0
+        assert asking.cancelled() or isinstance(asking.exception(), errors.InterfaceError)
+        await until(lambda: not is_running(pid))
+        assert await ask(pool, "SELECT 1") == [(1,)]
+
+
 async def test_a_supervisor_that_cannot_start_is_an_error_and_tried_again(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
