@@ -258,8 +258,8 @@ HERD_SQL_MUTANTS: Final = (
         "a-query-process-is-asked-to-end",
         "a query process is killed: nothing that it does may keep it",
         "herd/sql/query_supervisor.py",
-        "                if kind == frames.KILL:\n                    os.kill(pid, signal.SIGKILL)\n",
-        "                if kind == frames.KILL:\n                    os.kill(pid, signal.SIGINT)\n",
+        "if kind == frames.KILL:\n                    os.kill(pid, signal.SIGKILL)\n",
+        "if kind == frames.KILL:\n                    os.kill(pid, signal.SIGINT)\n",
         by_test(_RUNNERS, "test_a_process_that_looks_for_no_interrupt_is_ended"),
     ),
 )
