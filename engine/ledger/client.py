@@ -154,9 +154,7 @@ class LedgerClient:
                 self._writers.add(writer)
                 return writer
             # Others may let this client in; each round leaves those out that did not.
-            why = self._troubles.tell(chosen.bookies)
-            refusal = AccessRefused(f"no ledger can be written{why}")
-            await self._withdraw(writer, refused, refusal)
+            refusal = await self._withdraw(writer, refused, chosen.bookies)
 
     async def _chosen(
         self, quorums: Quorums, survives: Survives | None, from_reserve: bool
@@ -206,13 +204,15 @@ class LedgerClient:
         return held
 
     async def _withdraw(
-        self, writer: LedgerWriter, refused: frozenset[str], refusal: AccessRefused
-    ) -> None:
+        self, writer: LedgerWriter, refused: frozenset[str], chosen: tuple[str, ...]
+    ) -> AccessRefused:
         """Take back a ledger that nobody ever held, for bookies that let this client not in."""
+        refusal = AccessRefused(f"no ledger can be written{self._troubles.tell(chosen)}")
         for bookie_id in sorted(refused):
             self._placement.note_failure(bookie_id)
         writer.abandon(refusal)
         await self._ledgers.delete(writer.ledger_id)
+        return refusal
 
     async def open_ledger(
         self, ledger_id: int, *, password: bytes = b"", recover: bool = True

@@ -136,7 +136,8 @@ class Placement:
             found = self._spanning(chosen, absent, quorums, survives, present)
             if found is None and from_reserve:
                 full = self._full(registered, leaving, len(registered))
-                found = self._spanning(chosen, absent, quorums, survives, [*present, *full])
+                every = list(dict.fromkeys([*present, *full]))
+                found = self._spanning(chosen, absent, quorums, survives, every)
             if found is not None:
                 return found
         possible = len(chosen) == size and writable(quorums, alive) and covered(quorums, alive)
@@ -260,7 +261,7 @@ class Placement:
             for name, number in zip(found.bookies, staying, strict=True)
             if number != UNKNOWN and (seen := self._seen.get(name)) is not None
         }
-        usable = [*self._present(registered, ()), *full]
+        usable = list(dict.fromkeys([*self._present(registered, ()), *full]))
         for name in self._rng.sample(usable, len(usable)):
             domain = getattr(registered[name], survives)
             if domain and domain not in here and name not in found.bookies:

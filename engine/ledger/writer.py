@@ -64,10 +64,9 @@ class LedgerWriter:
         """Called on the loop, soon after the writer took its last append, for whatever reason."""
         self._context = context
         self._held = held
-        self._made = held.metadata
-        """As it was created. An earlier program that writes the metadata drops what is new."""
-        self._fragment = held.metadata.fragments[-1]
-        """The fragment by which entries are acknowledged now."""
+        # As it was created, for an earlier program that writes the metadata drops what is new, and
+        # the fragment by which entries are acknowledged now.
+        self._made, self._fragment = held.metadata, held.metadata.fragments[-1]
         self._deferred_sync = deferred_sync
         self._explicit_ids = explicit_ids
         self._loop = asyncio.get_running_loop()
@@ -85,22 +84,19 @@ class LedgerWriter:
         self._roomy_bytes = self._roomy_bytes_max
         self._early: dict[int, tuple[bytes, asyncio.Future[int]]] = {}
         self._sent: deque[tuple[Run, list[Waiter]]] = deque()
-        self._length = 0
-        self._confirmed_length = 0
+        self._length = self._confirmed_length = 0
         self._forces: list[tuple[int, asyncio.Future[None]]] = []
         self._lookout = Lookout(self._check_bookies)
         self._unwatch = context.bookies.watch(self._lookout.news)
-        self._next_explicit = 0
-        self._full = ""
+        self._next_explicit, self._full = 0, ""
         """Why it accepts nothing for now: the disks have only their reserves left."""
         self._degraded = False
         self._settling: asyncio.Task[None] | None = None
-        metadata = held.metadata
-        self._from_reserve = uses_reserve(metadata.custom)
+        self._from_reserve = uses_reserve(self._made.custom)
         self._replication = Replication(
             ledger_id=self.ledger_id,
-            quorums=context.quorums(metadata),
-            ensemble=metadata.fragments[-1].ensemble,
+            quorums=context.quorums(self._made),
+            ensemble=self._fragment.ensemble,
             fragment_first=0,
             lac=NO_ENTRY,
             recovery=False,

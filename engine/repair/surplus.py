@@ -172,7 +172,9 @@ class Surplus:
         surplus = await _surplus(bookie, metadata)
         if not surplus or not agrees(bookie.facts_of(ledger_id), metadata):
             return None
-        if seen is None or _but_released(seen.metadata) != _but_released(metadata):
+        if seen is None or seen.since_s < bookie.written_s(ledger_id):
+            return _Seen(now_s, metadata)
+        if _but_released(seen.metadata) != _but_released(metadata):
             return _Seen(now_s, metadata)
         if now_s - seen.since_s < settings.surplus_interval_ms / 1000 / 2:
             return seen

@@ -82,8 +82,8 @@ SURVIVES_MUTANTS: Final = (
         "entries-are-given-back-at-the-first-look",
         "the metadata say twice, an interval apart, that entries belong elsewhere",
         _SURPLUS,
-        "        if seen is None or _but_released",
-        "        seen = seen or _Seen(0.0, metadata)\n        if _but_released",
+        "        if seen is None or seen.since_s < bookie.written_s(ledger_id):\n",
+        "        seen = seen or _Seen(0.0, metadata)\n        if False:\n",
         by_test(
             _SURPLUS_TESTS,
             "test_what_a_moved_replica_has_left_behind_is_given_back_after_two_looks",

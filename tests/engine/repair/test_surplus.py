@@ -224,6 +224,17 @@ async def test_nothing_is_given_back_of_a_ledger_or_store_that_is_being_worked_o
     assert field.held() == before
 
 
+async def test_a_write_between_two_looks_makes_the_first_one_void_and_no_later_one() -> None:
+    field = await Field.of()
+    await field.look()
+    field.local.wrote_s[field.ledger_id] = field.yard.clock.now_s + 1
+    field.yard.clock.now_s += QUIET_S + 1
+    await field.look()
+    assert field.held() == 10
+    await field.look()
+    assert field.held() == 0
+
+
 async def test_a_change_of_the_metadata_between_two_looks_makes_the_first_one_void() -> None:
     field = await Field.of()
     for number in range(3):
