@@ -96,13 +96,16 @@ async def test_the_estimated_size_of_a_plan_is_close_to_its_real_size(text: str)
         await on.run("CREATE TABLE cow (id INT PRIMARY KEY, milk INT, name TEXT)")
         # The first one loads the modules that it needs.
         Planned(parse(text), on.space.catalog).look_through()
-        gc.collect()
-        tracemalloc.start()
-        try:
-            made = Planned(parse(text), on.space.catalog)
-            made.look_through()
+        taken = []
+        for _ in range(3):
             gc.collect()
-            taken = tracemalloc.get_traced_memory()[0]
-        finally:
-            tracemalloc.stop()
-        assert taken < 1.2 * made.size_bytes < 4 * taken
+            tracemalloc.start()
+            try:
+                made = Planned(parse(text), on.space.catalog)
+                made.look_through()
+                gc.collect()
+                taken.append(tracemalloc.get_traced_memory()[0])
+            finally:
+                tracemalloc.stop()
+        # What threads of earlier tests take meanwhile is counted, too.
+        assert min(taken) < 1.2 * made.size_bytes < 4 * min(taken)
