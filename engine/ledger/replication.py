@@ -437,6 +437,8 @@ class Replication:
         pause_s = self._settings.retry_pause_ms / 1000
         try:
             while failed := frozenset(s.index for s in self.slots if s.failed and not s.lost):
+                # If a new bookie failed as it was connected to, the deadline is gone: set it again.
+                self._patience.begin(waiting=True)
                 try:
                     fragment = await self._owner.replace(self.lac + 1, self.ensemble, failed)
                 except Unavailable:
