@@ -33,6 +33,14 @@ SURVIVES_MUTANTS: Final = (
         ),
     ),
     Mutant(
+        "a-new-bookie-that-fails-ends-the-deadline",
+        "waiting appends fail when their time is up, whichever bookie failed last",
+        "engine/ledger/replication.py",
+        "                self._patience.begin(waiting=True)\n",
+        "",
+        by_test(_TESTS, "test_an_append_fails_too_if_the_only_substitute_cannot_be_connected_to"),
+    ),
+    Mutant(
         "a-new-fragment-goes-on-by-the-old-hosts",
         "entries are confirmed by the hosts of the fragment that the metadata name",
         "engine/ledger/replication.py",

@@ -117,6 +117,16 @@ async def test_an_append_fails_rather_than_stay_on_one_host() -> None:
     assert await bodies(cluster.client(), writer.ledger_id) in ([b"zero"], [b"zero", b"one"])
 
 
+async def test_an_append_fails_too_if_the_only_substitute_cannot_be_connected_to() -> None:
+    cluster, writer = await two_on_one_host("c1")
+    await writer.append(b"zero")
+    cluster.transport.bookies["c1"].down = True
+    await cluster.go("b")
+    with pytest.raises((AppendFailed, OutcomeUnknown)):
+        async with asyncio.timeout(20 * STILL.append_timeout_ms / 1000):
+            await writer.append(b"one")
+
+
 @pytest.mark.parametrize("host", ["b", "c"])
 async def test_recovery_writes_back_to_two_hosts_if_there_are_two(host: str) -> None:
     """If there is one, that is better than a ledger that nobody can read on: a host is lost."""
