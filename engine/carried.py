@@ -25,7 +25,7 @@ from engine.errors import InvalidRequest
 from engine.ledger.client import LedgerClient
 from engine.ledger.settings import ClientSettings
 from engine.metadata.bookies import AVAILABLE, Bookies
-from engine.metadata.contract import MetadataStore, Versioned
+from engine.metadata.contract import MetadataStore, Page, Versioned
 from engine.metadata.deadline import DeadlineStore
 from engine.metadata.ledgers import LEDGERS
 from engine.place import Held, HeldClient, Holding, Place, held_client, open_place
@@ -94,6 +94,10 @@ class CarriedStore:
             begin = f"{AVAILABLE}/"
             return sorted(key.removeprefix(begin) for key in self._facts if key.startswith(begin))
         return await (await self._store()).children(prefix)
+
+    async def page(self, prefix: str, above: int = -1) -> Page:
+        """See `MetadataStore.page`."""
+        return await (await self._store()).page(prefix, above)
 
     async def sync(self) -> None:
         """See `MetadataStore.sync`: what was carried may be old, so the real store is asked."""

@@ -120,7 +120,7 @@ async def connect(
         if through is not None:
             store = await _open_through(through, security, settings, clock, rng)
         if store is None:
-            store = await _open_store(where, zookeeper, rng)
+            store = await open_metadata(where, zookeeper, rng)
         try:
             bookies = Bookies(DeadlineStore(store, settings.metadata_timeout_ms))
             transport = make_transport(bookies, security, wire, clock, rng)
@@ -133,9 +133,10 @@ async def connect(
             await store.close()
 
 
-async def _open_store(
+async def open_metadata(
     where: ClusterUrl, settings: "ZooKeeperSettings | None", rng: random.Random
 ) -> "ZooKeeperStore":
+    """The metadata store of an existing cluster. Raises `NoSuchCluster`, `NoZooKeeper`."""
     # Kazoo loads on first use.
     from engine.metadata.zookeeper import ZooKeeperStore
 

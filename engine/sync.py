@@ -83,9 +83,9 @@ class Ledgers:
         """Delete a ledger; bookies give its bytes back later. Raises `NoSuchLedger`."""
         self._run(lambda: self._client.delete_ledger(ledger_id))
 
-    def list_ledgers(self) -> list[int]:
+    def list_ledgers(self, *, after: int = -1, limit: int | None = None) -> list[int]:
         """The ids of all ledgers, ascending. Not a snapshot: others may create and delete."""
-        return self._run(self._client.list_ledgers)
+        return self._run(lambda: self._client.list_ledgers(after=after, limit=limit))
 
     def ledger_metadata(self, ledger_id: int) -> LedgerMetadata:
         """What the metadata store knows of a ledger. Raises `NoSuchLedger`."""

@@ -19,6 +19,7 @@ from engine.bookie.marking import not_told
 from engine.bookie.settings import BookieSettings
 from engine.errors import EngineError, FolderRolledBack
 from engine.metadata.bookies import AVAILABLE, Bookies, Registration
+from engine.metadata.majors import LAYOUT_MAJOR
 from engine.ports.disk import Disk, RootGone, Space
 from engine.ports.workers import Workers
 
@@ -162,6 +163,7 @@ class Publisher:
                 disk=self.space.name,
                 exhausted=exhausted,
                 zone=settings.zone,
+                layout=LAYOUT_MAJOR,
             )
         )
         self._published = full, exhausted

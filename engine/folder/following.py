@@ -13,7 +13,7 @@ from typing import TypeVar
 
 from engine.errors import BookieUnavailable, EngineError, InvalidRequest, MetadataUnavailable
 from engine.folder.member import FolderMember, Link, unavailable
-from engine.metadata.contract import MetadataStore, Versioned
+from engine.metadata.contract import MetadataStore, Page, Versioned
 from engine.metadata.losses import Losses
 from engine.run import Run
 from engine.transport.contract import (
@@ -67,6 +67,10 @@ class FolderStore:
     async def children(self, prefix: str) -> list[str]:
         """The names directly under `prefix`, sorted."""
         return await self._read(lambda store: store.children(prefix))
+
+    async def page(self, prefix: str, above: int = -1) -> Page:
+        """The next numbers directly under `prefix` that are greater than `above`."""
+        return await self._read(lambda store: store.page(prefix, above))
 
     async def next_id(self, counter: str) -> int:
         """A number never given before: one lost on the way is a gap."""

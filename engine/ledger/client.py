@@ -249,9 +249,17 @@ class LedgerClient:
         """Delete a ledger; bookies give its bytes back later. Raises `NoSuchLedger`."""
         await self._ledgers.delete(ledger_id)
 
-    async def list_ledgers(self) -> list[int]:
-        """The ids of all ledgers, ascending. Not a snapshot: others may create and delete."""
-        return await self._ledgers.ids()
+    async def list_ledgers(self, *, after: int = -1, limit: int | None = None) -> list[int]:
+        """The ids of all ledgers above `after`, ascending; with `limit` at most so many.
+
+        Not a snapshot: others may create and delete. Of many ledgers, `limit` reads only a part.
+        """
+        found: list[int] = []
+        async for page in self._ledgers.pages(after):
+            found += page
+            if limit is not None and len(found) >= limit:
+                return found[:limit]
+        return found
 
     async def ledger_metadata(self, ledger_id: int) -> LedgerMetadata:
         """What the metadata store knows of a ledger. Raises `NoSuchLedger`."""

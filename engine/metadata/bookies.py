@@ -27,6 +27,7 @@ from engine.errors import (
     VersionConflict,
 )
 from engine.metadata.contract import MetadataStore, Versioned
+from engine.metadata.majors import FIRST_MAJOR
 
 AVAILABLE: Final = "/bookies"
 BOOTS: Final = "/boots"
@@ -76,7 +77,8 @@ class Registration(msgspec.Struct, frozen=True, omit_defaults=True):
     and `zone` the zone: bookies of one host, of one rack, and of one zone may fail together. `disk`
     names the file system: bookies on the same file system share its free space. Empty means not
     known. If a bookie is not `writable`, only the reserve of its disk is left; if it is
-    `exhausted`, not even that.
+    `exhausted`, not even that. `layout` is the newest layout of keys that its program can read
+    (`engine.metadata.majors`).
     """
 
     bookie_id: str
@@ -89,6 +91,7 @@ class Registration(msgspec.Struct, frozen=True, omit_defaults=True):
     disk: str = ""
     exhausted: bool = False
     zone: str = ""
+    layout: int = FIRST_MAJOR
 
 
 class Bookies:

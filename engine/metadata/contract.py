@@ -17,7 +17,7 @@ Invariants (`tests/engine/metadata/store_contract.py` runs them over every imple
   it never makes a key of the old one again, but tells those who asked (`watch_session`).
 """
 
-from collections.abc import Callable
+from collections.abc import AsyncIterator, Callable
 from typing import NamedTuple, Protocol, runtime_checkable
 
 
@@ -26,6 +26,13 @@ class Versioned(NamedTuple):
 
     value: bytes
     version: int
+
+
+class Page(NamedTuple):
+    """Numbers, ascending, and whether there may be more above the last one."""
+
+    numbers: list[int]
+    more: bool
 
 
 class MetadataStore(Protocol):
@@ -62,6 +69,14 @@ class MetadataStore(Protocol):
         """The names directly under `prefix`, sorted: `["17", "18"]` under `/ledgers`."""
         ...
 
+    async def page(self, prefix: str, above: int = -1) -> Page:
+        """The next numbers directly under `prefix` that are greater than `above`, ascending.
+
+        A name counts if it is a number as `str` writes it. The size of a page is the store's
+        choice. Pages are no snapshot: a number that is there all the time is in one of them.
+        """
+        ...
+
     async def next_id(self, counter: str) -> int:
         """A number no caller was ever given before for this counter, higher than all earlier ones
         that returned before this call began. Starts at 1. Gaps are allowed."""
@@ -87,6 +102,16 @@ class MetadataStore(Protocol):
     async def close(self) -> None:
         """End the session: its ephemeral keys go."""
         ...
+
+
+async def pages(store: MetadataStore, prefix: str, above: int = -1) -> AsyncIterator[list[int]]:
+    """All pages of the numbers under `prefix` that are greater than `above`."""
+    more = True
+    while more:
+        numbers, more = await store.page(prefix, above)
+        if numbers:
+            yield numbers
+            above = numbers[-1]
 
 
 @runtime_checkable

@@ -10,7 +10,7 @@ from collections.abc import Awaitable, Callable
 from typing import TypeVar
 
 from engine.errors import MetadataUnavailable
-from engine.metadata.contract import MetadataStore, ServerClock, Versioned
+from engine.metadata.contract import MetadataStore, Page, ServerClock, Versioned
 
 T = TypeVar("T")
 
@@ -40,6 +40,9 @@ class DeadlineStore:
 
     async def children(self, prefix: str) -> list[str]:
         return await self._bounded(self._store.children(prefix))
+
+    async def page(self, prefix: str, above: int = -1) -> Page:
+        return await self._bounded(self._store.page(prefix, above))
 
     async def next_id(self, counter: str) -> int:
         return await self._bounded(self._store.next_id(counter))

@@ -13,7 +13,7 @@ Invariants:
 import contextlib
 import enum
 import random
-from collections.abc import Callable
+from collections.abc import AsyncIterator, Callable
 from typing import Final, Literal
 
 import msgspec
@@ -27,9 +27,9 @@ from engine.errors import (
     VersionConflict,
 )
 from engine.limits import ENSEMBLE_SIZE_MAX, STRIPE_ENTRIES
-from engine.metadata.contract import MetadataStore
+from engine.metadata.contract import MetadataStore, pages
 from engine.metadata.majors import FIRST_MAJOR, check_major
-from engine.metadata.repairs import REPAIRS, RepairItem, RepairQueue, ids_of
+from engine.metadata.repairs import REPAIRS, RepairItem, RepairQueue
 from engine.run import NO_ENTRY
 
 FORMAT_MAJOR: Final = 2
@@ -274,7 +274,11 @@ class Ledgers:
 
     async def ids(self) -> list[int]:
         """The ids of all ledgers, ascending. Not a snapshot. Other names are passed over."""
-        return ids_of(await self.store.children(LEDGERS))
+        return [ledger_id async for page in self.pages() for ledger_id in page]
+
+    def pages(self, above: int = -1) -> AsyncIterator[list[int]]:
+        """The ids of the ledgers above one, in pages, ascending."""
+        return pages(self.store, LEDGERS, above)
 
     async def request_repair(self, ledger_id: int, reason: str) -> None:
         """Put a ledger in the repair queue, or add the reason if it is there already."""

@@ -37,7 +37,7 @@ from engine.errors import (
     VersionConflict,
 )
 from engine.metadata.contract import MetadataStore
-from engine.metadata.majors import FIRST_MAJOR, check_major, encode_major
+from engine.metadata.majors import FIRST_MAJOR, LAYOUT_MAJOR, check_major, encode_major
 from engine.ports.clock import Clock
 
 PROCESSES: Final = "/processes"
@@ -58,6 +58,8 @@ class Record(msgspec.Struct, frozen=True, omit_defaults=True):
     lease_ms: int
     number: int = 0
     ended: bool = False
+    layout: int = FIRST_MAJOR
+    """The newest layout of keys that the process can read (`engine.metadata.majors`)."""
     format_major: int = FIRST_MAJOR
 
 
@@ -199,7 +201,7 @@ class Liveness:
             await asyncio.sleep(pause_s)
 
     async def _begin(self) -> None:
-        record = Record(self.lease_ms)
+        record = Record(self.lease_ms, layout=LAYOUT_MAJOR)
         while True:
             process_id = f"{self._rng.getrandbits(64):016x}"
             sent = _now(self._clock)

@@ -14,6 +14,10 @@ from engine.errors import FormatTooNew
 FIRST_MAJOR: Final = 1
 """What a value without a version has; so it is the default of the field, for ever."""
 
+LAYOUT_MAJOR: Final = 2
+"""The newest layout of a cluster's keys in ZooKeeper that this program reads. Its bookies and
+processes publish it, so that `engine.metadata.upgrade` knows when all of them can read it."""
+
 _Value = TypeVar("_Value", bound=msgspec.Struct)
 _encode = msgspec.msgpack.Encoder().encode
 _decode_fields = msgspec.msgpack.Decoder(dict[str, msgspec.Raw]).decode

@@ -11,7 +11,7 @@ from collections.abc import Awaitable, Callable
 from typing import TypeVar
 
 from engine.errors import MetadataUnavailable
-from engine.metadata.contract import MetadataStore, Versioned
+from engine.metadata.contract import MetadataStore, Page, Versioned
 from engine.metadata.session import Numbers, TreeSession
 from engine.metadata.tree import Change, Tree
 
@@ -112,6 +112,10 @@ class FaultyStore:
     async def children(self, prefix: str) -> list[str]:
         """Passed on."""
         return await self._store.children(prefix)
+
+    async def page(self, prefix: str, above: int = -1) -> Page:
+        """Passed on."""
+        return await self._store.page(prefix, above)
 
     async def next_id(self, counter: str) -> int:
         """Passed on, with the next fault."""

@@ -12,7 +12,7 @@ from collections.abc import Callable
 from typing import Final
 
 from engine.errors import InvalidRequest
-from engine.metadata.contract import MetadataStore, Versioned
+from engine.metadata.contract import MetadataStore, Page, Versioned
 
 _EPHEMERAL: Final = "a bookie's server keeps no ephemeral keys for others: reach the store itself"
 
@@ -50,6 +50,10 @@ class PassedOn:
     async def children(self, prefix: str) -> list[str]:
         """See `MetadataStore.children`."""
         return await self._store.children(prefix)
+
+    async def page(self, prefix: str, above: int = -1) -> Page:
+        """See `MetadataStore.page`."""
+        return await self._store.page(prefix, above)
 
     async def next_id(self, counter: str) -> int:
         """See `MetadataStore.next_id`."""

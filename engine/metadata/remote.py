@@ -29,14 +29,14 @@ from engine.errors import (
     Overloaded,
 )
 from engine.metadata import remote_messages as messages
-from engine.metadata.contract import Versioned
+from engine.metadata.contract import Page, Versioned
 from engine.metadata.losses import Losses
 from engine.metadata.session import AbandonedWrites
-from engine.metadata.tree import check_key, check_value
+from engine.metadata.tree import check_key, check_value, numbers_of
 from engine.ports.clock import Clock
 from engine.transport.framed_client import ClientConnection
 from engine.transport.framed_settings import FramedSettings
-from engine.transport.frames import Frame, Kind
+from engine.transport.frames import PAGES_MINOR, Frame, Kind
 from engine.transport.messages import decode, encode
 from engine.transport.security import NO_SECURITY, Security
 
@@ -158,6 +158,16 @@ class RemoteStore:
             names += answer.names or []
             if not answer.more:
                 return names
+
+    async def page(self, prefix: str, above: int = -1) -> Page:
+        """The next numbers directly under `prefix` that are greater than `above`."""
+        connection = self._connection
+        if connection is not None and connection.welcome.minor < PAGES_MINOR:
+            numbers = numbers_of(await self.children(prefix))
+            return Page(sorted(number for number in numbers if number > above), more=False)
+        await self._settled(f"{prefix.rstrip('/')}/")
+        answer = await self._call(messages.Page(prefix, above))
+        return Page(answer.numbers or [], answer.more)
 
     async def next_id(self, counter: str) -> int:
         """A number never given before."""

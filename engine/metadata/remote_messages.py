@@ -62,19 +62,28 @@ class Sync(msgspec.Struct, frozen=True, array_like=True, tag=7):
     """`MetadataStore.sync`."""
 
 
-Call = Get | Create | Set | Delete | Children | NextId | Sync
+class Page(msgspec.Struct, frozen=True, array_like=True, tag=8):
+    """`MetadataStore.page`, at most `NAMES_MAX` numbers."""
+
+    prefix: str
+    above: int
+
+
+Call = Get | Create | Set | Delete | Children | NextId | Sync | Page
 
 
 class Answer(msgspec.Struct, frozen=True, array_like=True):
     """What a call returns; a field that a call does not fill is None.
 
-    `number` is a version or an id; `more` says that there are names above the last one.
+    `number` is a version or an id; `numbers` are those of a page; `more` says that there are names
+    or numbers above the last one.
     """
 
     number: int | None = None
     value: bytes | None = None
     names: list[str] | None = None
     more: bool = False
+    numbers: list[int] | None = None
 
 
 class Watch(msgspec.Struct, frozen=True, array_like=True):

@@ -46,6 +46,10 @@ async def _answer(store: MetadataStore, call: messages.Call) -> messages.Answer:
             start = bisect_right(names, above) if above else 0
             page = names[start : start + messages.NAMES_MAX]
             return messages.Answer(names=page, more=start + len(page) < len(names))
+        case messages.Page(prefix, number):
+            numbers, more = await store.page(prefix, number)
+            few = numbers[: messages.NAMES_MAX]
+            return messages.Answer(numbers=few, more=more or len(few) < len(numbers))
         case messages.NextId(counter):
             return messages.Answer(await store.next_id(counter))
         case messages.Sync():

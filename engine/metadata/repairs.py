@@ -8,13 +8,12 @@ Invariants:
   reason stays until every replica was looked at.
 """
 
-from collections.abc import Sequence
 from typing import Final
 
 import msgspec
 
 from engine.errors import KeyExists, MetadataUnavailable, VersionConflict
-from engine.metadata.contract import MetadataStore
+from engine.metadata.contract import MetadataStore, pages
 
 REPAIRS: Final = "/repair/ledgers"
 DISABLED: Final = "/repair/disabled"
@@ -94,15 +93,6 @@ def decode_item(value: bytes) -> RepairItem:
         return RepairItem(reasons=("its request cannot be read",))
 
 
-def ids_of(names: Sequence[str]) -> list[int]:
-    """The ledger ids among the names under a key, ascending.
-
-    >>> ids_of(["17", "notes", "2"])
-    [2, 17]
-    """
-    return sorted(int(name) for name in names if name.isascii() and name.isdigit())
-
-
 class RepairQueue:
     """The items under `/repair/ledgers` and the switch beside them."""
 
@@ -111,7 +101,7 @@ class RepairQueue:
 
     async def ids(self) -> list[int]:
         """The ledgers that wait, ascending. Names that are no ledger's id are passed over."""
-        return ids_of(await self.store.children(REPAIRS))
+        return [ledger_id async for page in pages(self.store, REPAIRS) for ledger_id in page]
 
     async def read(self, ledger_id: int) -> HeldItem | None:
         """A ledger's item, or None. Raises `MetadataUnavailable`."""

@@ -15,7 +15,7 @@ from collections.abc import Callable
 from typing import Generic, Protocol, TypeVar
 
 from engine.errors import MetadataUnavailable
-from engine.metadata.contract import Versioned
+from engine.metadata.contract import Page, Versioned
 from engine.metadata.losses import Losses
 from engine.metadata.tree import Change, Count, Drop, Put, Tree, Watcher, check_key, check_value
 
@@ -165,6 +165,11 @@ class TreeSession:
         """The names directly under `prefix`, sorted."""
         await self._settled(f"{prefix.rstrip('/')}/")
         return self._tree.children(prefix)
+
+    async def page(self, prefix: str, above: int = -1) -> Page:
+        """The next numbers directly under `prefix` that are greater than `above`."""
+        await self._settled(f"{prefix.rstrip('/')}/")
+        return self._tree.page(prefix, above)
 
     async def next_id(self, counter: str) -> int:
         """A number never given before. All who wait for one share a write."""

@@ -7,17 +7,19 @@ Invariants:
 - An owned (ephemeral) key is listed with its owner exactly while it exists.
 """
 
-from collections.abc import Callable, Iterator
+import heapq
+from collections.abc import Callable, Iterable, Iterator
 from typing import Final
 
 import msgspec
 
 from engine.errors import InvalidRequest, KeyExists, VersionConflict
 from engine.limits import KIB, MIB
-from engine.metadata.contract import Versioned
+from engine.metadata.contract import Page, Versioned
 
 VALUE_BYTES_MAX: Final = 1 * MIB
 KEY_BYTES_MAX: Final = 1 * KIB
+PAGE_NUMBERS: Final = 10_000
 
 Watcher = Callable[[], None]
 
@@ -64,6 +66,12 @@ class Tree:
     def children(self, prefix: str) -> list[str]:
         """The names of the keys directly under `prefix`, sorted."""
         return sorted(self._names.get(prefix.rstrip("/"), ()))
+
+    def page(self, prefix: str, above: int) -> Page:
+        """The lowest numbers above one among these names, at most `PAGE_NUMBERS`."""
+        names = self._names.get(prefix.rstrip("/"), ())
+        numbers = [number for number in numbers_of(names) if number > above]
+        return Page(heapq.nsmallest(PAGE_NUMBERS, numbers), len(numbers) > PAGE_NUMBERS)
 
     def counter(self, counter: str) -> int:
         """The highest number used up; 0 at first."""
@@ -161,6 +169,19 @@ class Tree:
     def _notify(self, key: str) -> None:
         for watcher in list(self._watchers.get(key, {}).values()):
             watcher()
+
+
+def numbers_of(names: Iterable[str]) -> list[int]:
+    """The numbers among names, in their order. Each number has one name, that of `str`.
+
+    >>> numbers_of(["17", "notes", "2", "02", "0"])
+    [17, 2, 0]
+    """
+    return [int(name) for name in names if _is_number(name)]
+
+
+def _is_number(name: str) -> bool:
+    return name.isascii() and name.isdigit() and (name[0] != "0" or name == "0")
 
 
 def check_key(key: str) -> None:

@@ -8,13 +8,16 @@ Invariants:
 - A session that expired is followed by another one. Its ephemeral keys are not made again, and an
   ephemeral key that may be of the old one is never reported as made.
 - A watch outlives connections and sessions, and fires after each new one.
+- In a cluster of an earlier version, a key is made only while the layout is still the one that
+  this store has read. So no key appears in a place where others have ceased to look.
 """
 
 import asyncio
 import contextlib
 import logging
 import random
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
+from functools import partial
 from typing import Final, TypeVar
 
 import msgspec
@@ -31,27 +34,54 @@ from engine.errors import (
     NoZooKeeper,
     VersionConflict,
 )
-from engine.metadata.contract import Versioned
+from engine.metadata.contract import Page, Versioned
 from engine.metadata.losses import Losses
-from engine.metadata.tree import check_value
-from engine.metadata.zookeeper_client import ConnectionLost, Link, ZooKeeperClient
+from engine.metadata.majors import LAYOUT_MAJOR
+from engine.metadata.tree import check_value, numbers_of
+from engine.metadata.zookeeper_client import (
+    Check,
+    ConnectionLost,
+    Create,
+    Delete,
+    Link,
+    Set,
+    Step,
+    ZooKeeperClient,
+)
 from engine.metadata.zookeeper_numbers import Numbers
-from engine.metadata.zookeeper_paths import Layout, ancestors
+from engine.metadata.zookeeper_paths import (
+    FOLDER_NUMBERS,
+    NUMBERED,
+    Layout,
+    Spread,
+    ancestors,
+)
 from engine.metadata.zookeeper_settings import WAITING_LOG, ZooKeeperSettings
 from engine.metadata.zookeeper_watches import Watches
 
-FORMAT_MAJOR: Final = 1
+FORMAT_MAJOR: Final = LAYOUT_MAJOR
+"""Of the layout. Version 1 has no folders of numbered keys, and is still read and written."""
+_AT_ONCE: Final = 16
+_ATTEMPTS_MAX: Final = 8
 _GREET_AGAIN_S: Final = 0.5
 _WAITING_LOG: Final = logging.getLogger(WAITING_LOG)
 
 T = TypeVar("T")
 
 
-class ClusterNode(msgspec.Struct, frozen=True):
-    """What the node `cluster!` says, as JSON."""
+class ClusterNode(msgspec.Struct, frozen=True, omit_defaults=True):
+    """What the node `cluster!` says, as JSON. While numbered keys are moved, `moving` is true."""
 
     cluster_id: str
     format_major: int
+    moving: bool = False
+
+    @property
+    def spread(self) -> Spread:
+        """Where numbered keys are."""
+        if self.format_major < FORMAT_MAJOR:
+            return Spread.FLAT
+        return Spread.MOVING if self.moving else Spread.FOLDERS
 
 
 class ZooKeeperStore:
@@ -72,6 +102,7 @@ class ZooKeeperStore:
         self._loop = asyncio.get_running_loop()
         self._fresh_cluster_id = cluster_id or f"{rng.getrandbits(128):032x}"
         self._cluster_id = ""
+        self._cluster_version = 0
         self._made = False
         self._losses = Losses()
         self._watches = Watches(layout)
@@ -146,48 +177,65 @@ class ZooKeeperStore:
 
     async def get(self, key: str) -> Versioned | None:
         """The value, or None if the key is positively absent."""
-        path = self._layout.key(key)
-        try:
-            return await self._read(lambda: self._client.get(path))
-        except NotFound:
-            return None
+        for path in self._layout.places(key):
+            with contextlib.suppress(NotFound):
+                return await self._read(partial(self._client.get, path))
+        return None
 
     async def create(self, key: str, value: bytes, *, ephemeral: bool = False) -> int:
         """Make a key; returns its version."""
-        path = self._layout.key(key)
         check_value(value)
         lost_before = self._sessions_lost
-        await self._write(lambda: self._client.create(path, value, ephemeral=ephemeral))
+        await self._create(key, value, ephemeral)
         if ephemeral and lost_before != self._sessions_lost:
             raise MetadataUnavailable(f"{key} was made by a session that may be over")
         return 0
 
     async def set(self, key: str, value: bytes, version: int) -> int:
         """Compare-and-set; returns the new version."""
-        path = self._layout.key(key)
+        places = self._layout.places(key)
         check_value(value)
         if version < 0:
             raise VersionConflict(f"{key} never has version {version}")
-        try:
-            return await self._write(lambda: self._client.set(path, value, version))
-        except NotFound as error:
-            raise VersionConflict(f"{key} is gone, version {version} was expected") from error
+        for path in places:
+            with contextlib.suppress(NotFound):
+                return await self._write(partial(self._client.set, path, value, version))
+        raise VersionConflict(f"{key} is gone, version {version} was expected")
 
     async def delete(self, key: str, version: int | None = None) -> None:
         """Remove a key; an absent one is a success."""
-        path = self._layout.key(key)
-        try:
-            await self._write(lambda: self._client.delete(path, version))
-        except NotFound:
-            return
+        for path in self._layout.places(key):
+            with contextlib.suppress(NotFound):
+                await self._write(partial(self._client.delete, path, version))
+                return
 
     async def children(self, prefix: str) -> list[str]:
         """The names directly under `prefix`, sorted."""
-        path = self._layout.folder(prefix)
-        try:
-            return self._layout.names(await self._read(lambda: self._client.children(path)))
-        except NotFound:
-            return []
+        names, folders = await self._listed(prefix)
+        if folders:
+            found = set(names)
+            for start in range(0, len(folders), _AT_ONCE):
+                few = folders[start : start + _AT_ONCE]
+                lists = await asyncio.gather(
+                    *(self._names_in(prefix, each, folders[-1]) for each in few)
+                )
+                found.update(*lists)
+            names = sorted(found)
+        return names
+
+    async def page(self, prefix: str, above: int = -1) -> Page:
+        """The next numbers directly under `prefix` that are greater than `above`: one folder's."""
+        names, folders = await self._listed(prefix)
+        if names:
+            # An earlier version made the cluster, or this is no prefix of numbered keys.
+            names = await self.children(prefix) if folders else names
+            return Page(_above(names, above), more=False)
+        for folder in folders:
+            if folder >= above // FOLDER_NUMBERS:
+                numbers = _above(await self._names_in(prefix, folder, folders[-1]), above)
+                if numbers:
+                    return Page(numbers, folder < folders[-1])
+        return Page([], more=False)
 
     async def next_id(self, counter: str) -> int:
         """A number never given before: one lost on the way is a gap."""
@@ -232,7 +280,115 @@ class ZooKeeperStore:
             self._greeting.cancel()
         await self._client.close()
 
+    async def upgrade(self, moved: Callable[[int], None] = lambda count: None) -> int:
+        """Move the numbered keys of a cluster of an earlier version into folders.
+
+        `moved` is told how many have been moved, now and then. Returns how many were. If it is
+        interrupted, the cluster works on, somewhat slower, until it is called again. Programs of
+        earlier versions must have ended before: they would not find these keys any more, and a
+        bookie of one would delete their entries (`engine.metadata.upgrade` checks that).
+        Raises `MetadataUnavailable`.
+        """
+        await self._read_layout()
+        if self._layout.spread is Spread.FLAT:
+            await self._write_layout(moving=True)
+        count = 0
+        while self._layout.spread is Spread.MOVING:
+            left = 0
+            for prefix in NUMBERED:
+                names, _ = await self._listed(prefix)
+                numbers = sorted(numbers_of(names))
+                left += len(numbers)
+                for start in range(0, len(numbers), _AT_ONCE):
+                    few = numbers[start : start + _AT_ONCE]
+                    count += sum(
+                        await asyncio.gather(*(self._move(f"{prefix}/{each}") for each in few))
+                    )
+                    moved(count)
+            if not left:
+                await self._write_layout(moving=False)
+        return count
+
+    # The layout
+
+    async def _create(self, key: str, value: bytes, ephemeral: bool) -> None:
+        for _ in range(_ATTEMPTS_MAX):
+            version = self._cluster_version
+            places = self._layout.places(key)
+            flat, inside = places[0], places[-1]
+            if len(places) == 1:
+                await self._write(partial(self._client.create, flat, value, ephemeral=ephemeral))
+                return
+            steps: list[Step] = [Check(self._layout.cluster, version)]
+            if self._layout.spread is Spread.FLAT:
+                path = flat
+            else:
+                path = inside
+                steps += [Create(flat), Delete(flat)]
+            try:
+                await self._commit([*steps, Create(path, value, ephemeral)])
+                return
+            except VersionConflict:
+                await self._read_layout()
+            except NotFound:
+                above = dict.fromkeys([*ancestors(flat), *ancestors(path)])
+                await self._write(partial(self._client.make_folders, list(above)))
+        raise MetadataUnavailable(f"{key} could not be made in {_ATTEMPTS_MAX} attempts")
+
+    async def _move(self, key: str) -> bool:
+        """Move a key to its place in this layout. Its version stays. False if it was not there."""
+        flat, inside = self._layout.places(key)
+        while True:
+            try:
+                found = await self._read(partial(self._client.get, flat))
+            except NotFound:
+                return False
+            # A version that began anew could let a late compare-and-set pass.
+            counted: list[Step] = [Create(inside, b"" if found.version else found.value)]
+            counted += [Set(inside)] * (found.version - 1)
+            counted += [Set(inside, found.value)] * bool(found.version)
+            try:
+                await self._write(partial(self._client.make_folders, ancestors(inside)))
+                await self._commit([Delete(flat, found.version), *counted])
+                return True
+            except (NotFound, VersionConflict):
+                continue
+
+    async def _listed(self, prefix: str) -> tuple[list[str], list[int]]:
+        """The names directly under a prefix, and its folders of numbered keys."""
+        path = self._layout.folder(prefix)
+        try:
+            nodes = await self._read(partial(self._client.children, path))
+        except NotFound:
+            return [], []
+        folders = self._layout.numbered_folders(nodes) if prefix in NUMBERED else []
+        return self._layout.names(nodes), folders
+
+    async def _names_in(self, prefix: str, folder: int, newest: int) -> list[str]:
+        """The names in one folder of numbered keys. An empty one is removed, but for the newest."""
+        path = self._layout.numbered_folder(prefix, folder)
+        try:
+            names = self._layout.names(await self._read(partial(self._client.children, path)))
+            if not names and folder != newest:
+                await self._write(partial(self._client.delete, path, None))
+            return names
+        except NotFound:
+            return []
+
+    async def _read_layout(self) -> None:
+        self._take_cluster(*await self._read(self._read_cluster))
+
+    async def _write_layout(self, *, moving: bool) -> None:
+        node = ClusterNode(self._cluster_id, FORMAT_MAJOR, moving)
+        value, version = msgspec.json.encode(node), self._cluster_version
+        with contextlib.suppress(VersionConflict):
+            await self._write(lambda: self._client.set(self._layout.cluster, value, version))
+        await self._read_layout()
+
     # Calls
+
+    async def _commit(self, steps: Sequence[Step]) -> None:
+        await self._write(partial(self._client.commit, steps))
 
     async def _read(self, ask: Callable[[], Awaitable[T]]) -> T:
         """Ask, and ask again on the next connection if this one is lost."""
@@ -288,7 +444,7 @@ class ZooKeeperStore:
         """Look at what was reached, before it serves anybody."""
         while not self._ready and self._failure is None:
             try:
-                self._take_cluster_id(await self._read_cluster_id())
+                self._take_cluster(*await self._read_cluster())
                 self._ready = True
                 self._watches.connected(self._client)
             except ConnectionLost:
@@ -299,20 +455,23 @@ class ZooKeeperStore:
                 self._failure = error
         self._wake()
 
-    def _take_cluster_id(self, cluster_id: str) -> None:
-        if self._cluster_id not in ("", cluster_id):
+    def _take_cluster(self, node: ClusterNode, version: int) -> None:
+        if self._cluster_id not in ("", node.cluster_id):
             raise FolderMismatch(
-                f"ZooKeeper now holds cluster {cluster_id}, not {self._cluster_id}"
+                f"ZooKeeper now holds cluster {node.cluster_id}, not {self._cluster_id}"
             )
-        self._cluster_id = cluster_id
+        self._cluster_id = node.cluster_id
+        self._cluster_version = version
+        self._layout.spread = node.spread
 
-    async def _read_cluster_id(self) -> str:
-        """The cluster's id; made by the first who comes, by nobody once one was known."""
+    async def _read_cluster(self) -> tuple[ClusterNode, int]:
+        """The cluster's node; made by the first who comes, by nobody once one was known."""
         client, path = self._client, self._layout.cluster
         await client.sync(path)
         while True:
             try:
-                return _cluster_id_of((await client.get(path)).value)
+                value, version = await client.get(path)
+                return _cluster_of(value), version
             except NotFound as error:
                 if self._cluster_id:
                     raise FolderMismatch(
@@ -345,11 +504,15 @@ class _Deadline:
             raise MetadataUnavailable("ZooKeeper did not answer in time") from late
 
 
-def _cluster_id_of(value: bytes) -> str:
+def _above(names: list[str], above: int) -> list[int]:
+    return sorted(number for number in numbers_of(names) if number > above)
+
+
+def _cluster_of(value: bytes) -> ClusterNode:
     try:
         node = msgspec.json.decode(value, type=ClusterNode)
     except msgspec.DecodeError as error:
         raise FolderMismatch("the chroot holds something that is no cluster of ours") from error
     if node.format_major > FORMAT_MAJOR:
         raise FormatTooNew.of("the cluster's layout", node.format_major, FORMAT_MAJOR)
-    return node.cluster_id
+    return node

@@ -17,10 +17,10 @@ import logging
 import socket
 import ssl
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from enum import Enum
 from functools import partial
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 from engine.errors import (
     EngineError,
@@ -46,6 +46,8 @@ _NOT_UNDERSTOOD: Final = ("Unhandled exception in connection loop", "Exception r
 _NO_ZOOKEEPER: Final = "what answers there is no ZooKeeper"
 _GREETING_MS: Final = 2_000
 _ATTEMPTS_MAX: Final = 4
+_OF_OTHERS: Final = (MetadataUnavailable,)
+"""What the steps of a transaction raise that did not fail themselves."""
 
 
 class ConnectionLost(MetadataUnavailable):
@@ -58,6 +60,38 @@ class Link(Enum):
     CONNECTED = "CONNECTED"
     SUSPENDED = "SUSPENDED"
     LOST = "LOST"
+
+
+class Check(NamedTuple):
+    """A step of a transaction: a node has this version, or nothing is done."""
+
+    path: str
+    version: int
+
+
+class Create(NamedTuple):
+    """A step of a transaction: make a node; those above it must exist."""
+
+    path: str
+    value: bytes = b""
+    ephemeral: bool = False
+
+
+class Set(NamedTuple):
+    """A step of a transaction: replace a node's value, and count its version up."""
+
+    path: str
+    value: bytes = b""
+
+
+class Delete(NamedTuple):
+    """A step of a transaction: remove a node; -1 means in any version."""
+
+    path: str
+    version: int = -1
+
+
+Step = Check | Create | Set | Delete
 
 
 class ZooKeeperClient:
@@ -141,11 +175,39 @@ class ZooKeeperClient:
         def ask(kazoo: Any) -> Any:
             return kazoo.create_async(path, value, ephemeral=ephemeral)
 
-        try:
-            await self._call(size_bytes, ask)
-        except NotFound:
-            await self.make_folders(ancestors(path))
-            await self._call(size_bytes, ask)
+        for attempt in range(_ATTEMPTS_MAX):
+            try:
+                await self._call(size_bytes, ask)
+                return
+            except NotFound:
+                # An empty folder may be removed again before there is anything in it.
+                if attempt == _ATTEMPTS_MAX - 1:
+                    raise
+                await self.make_folders(ancestors(path))
+
+    async def commit(self, steps: Sequence[Step]) -> None:
+        """Do all steps in one transaction; if one fails, do nothing and raise its error."""
+        size_bytes = sum(self._size_of(step.path, getattr(step, "value", b"")) for step in steps)
+
+        def ask(kazoo: Any) -> Any:
+            transaction = kazoo.transaction()
+            for step in steps:
+                if isinstance(step, Check):
+                    transaction.check(step.path, step.version)
+                elif isinstance(step, Create):
+                    transaction.create(step.path, step.value, ephemeral=step.ephemeral)
+                elif isinstance(step, Set):
+                    transaction.set_data(step.path, step.value)
+                else:
+                    transaction.delete(step.path, step.version)
+            return transaction.commit_async()
+
+        failed = [one for one in await self._call(size_bytes, ask) if isinstance(one, Exception)]
+        if failed:
+            raise next(
+                (error for error in map(_translated, failed) if type(error) not in _OF_OTHERS),
+                MetadataUnavailable("ZooKeeper rolled a transaction back"),
+            )
 
     async def set(self, path: str, value: bytes, version: int) -> int:
         """Compare-and-set; returns the new version."""

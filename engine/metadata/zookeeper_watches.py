@@ -4,16 +4,18 @@ Invariants:
 - A watcher is called after the key's nodes were armed, never before: what changes from then on
   fires again, and what changed before is seen by who looks now.
 - Of one key there is at most one arming on its way; further events make one more, not many.
+- Of a prefix of numbered keys, its folders are armed too. A folder that comes fires first.
 - A new connection arms everything anew and tells everyone: anything may have changed.
 """
 
 import asyncio
+import contextlib
 from collections.abc import Callable
 from typing import Final
 
 from engine.errors import EngineError, NotFound
 from engine.metadata.zookeeper_client import ConnectionLost, ZooKeeperClient
-from engine.metadata.zookeeper_paths import Layout
+from engine.metadata.zookeeper_paths import NUMBERED, Layout
 
 _ARMED_AT_ONCE: Final = 32
 _RETRY_S: Final = 0.5
@@ -30,6 +32,8 @@ class Watches:
         self._client: ZooKeeperClient | None = None
         self._watchers: dict[str, dict[object, Watcher]] = {}
         self._keys: dict[str, str] = {}
+        """Nodes that may be armed, and the key that each one is armed for."""
+        self._paths: dict[str, set[str]] = {}
         self._due: dict[str, None] = {}
         self._arming: asyncio.Task[None] | None = None
 
@@ -41,8 +45,7 @@ class Watches:
         identity = object()
         watchers = self._watchers.get(key)
         if watchers is None:
-            for path in (self._layout.key(key), self._layout.folder(key)):
-                self._keys[path] = key
+            self._layout.places(key)
             watchers = self._watchers[key] = {}
             self._arm_soon(key)
         watchers[identity] = changed
@@ -52,7 +55,7 @@ class Watches:
             if left is None or left.pop(identity, None) is None or left:
                 return
             del self._watchers[key]
-            for path in (self._layout.key(key), self._layout.folder(key)):
+            for path in self._paths.pop(key, ()):
                 del self._keys[path]
 
         return end
@@ -82,6 +85,7 @@ class Watches:
         self.disconnected()
         self._watchers.clear()
         self._keys.clear()
+        self._paths.clear()
 
     def _arm_soon(self, key: str) -> None:
         if self._client is None:
@@ -112,16 +116,28 @@ class Watches:
     async def _arm(self, client: ZooKeeperClient, key: str) -> None:
         if key not in self._watchers:
             return
+        places = self._layout.places(key)
+        for path in places:
+            self._remember(key, path)
         await asyncio.gather(
-            client.exists(self._layout.key(key), watch=True),
-            self._arm_folder(client, self._layout.folder(key)),
+            *(client.exists(path, watch=True) for path in places),
+            self._arm_folder(client, key, self._layout.folder(key)),
         )
 
-    async def _arm_folder(self, client: ZooKeeperClient, folder: str) -> None:
+    async def _arm_folder(self, client: ZooKeeperClient, key: str, folder: str) -> None:
         """Watch the names in a folder, or, while there is none, for it to come."""
+        self._remember(key, folder)
         while await client.exists(folder, watch=True):
-            try:
-                await client.children(folder, watch=True)
+            with contextlib.suppress(NotFound):
+                names = await client.children(folder, watch=True)
+                if key in NUMBERED and folder == self._layout.folder(key):
+                    numbers = self._layout.numbered_folders(names)
+                    inside = [self._layout.numbered_folder(key, number) for number in numbers]
+                    await asyncio.gather(*(self._arm_folder(client, key, path) for path in inside))
                 return
-            except NotFound:
-                continue
+
+    def _remember(self, key: str, path: str) -> None:
+        """Note for which key a node is armed, unless the last watch of it has ended meanwhile."""
+        if key in self._watchers:
+            self._keys[path] = key
+            self._paths.setdefault(key, set()).add(path)

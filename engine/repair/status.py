@@ -4,7 +4,7 @@ import msgspec
 
 from engine.metadata.bookies import DECOMMISSIONS, Bookies
 from engine.metadata.contract import MetadataStore
-from engine.metadata.repairs import RepairItem, RepairQueue, ids_of
+from engine.metadata.repairs import RepairItem, RepairQueue
 from engine.repair.absences import read_absences
 from engine.repair.auditor import AUDITOR, UNREADABLE
 from engine.repair.repairer import LOCKS
@@ -68,5 +68,5 @@ async def repair_status(store: MetadataStore, ledgers_max: int = 100) -> RepairS
         queued=len(ids),
         ledgers=tuple(ledgers),
         scrub=await read_mark(store),
-        unreadable=tuple(ids_of(await store.children(UNREADABLE))),
+        unreadable=tuple((await store.page(UNREADABLE)).numbers),
     )

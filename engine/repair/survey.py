@@ -24,12 +24,12 @@ async def survey(workshop: Workshop, above: int = -1) -> AsyncIterator[LedgerMet
     passed over, when the survey is finished and began with the first ledger.
     """
     await workshop.store.sync()
-    ids = [ledger_id for ledger_id in await workshop.ledgers.ids() if ledger_id > above]
     size = workshop.settings.ledgers_a_page
     unreadable: dict[int, str] = {}
-    for start in range(0, len(ids), size):
-        for metadata in await read_many(workshop, ids[start : start + size], unreadable):
-            yield metadata
+    async for ids in workshop.ledgers.pages(above):
+        for start in range(0, len(ids), size):
+            for metadata in await read_many(workshop, ids[start : start + size], unreadable):
+                yield metadata
     if above < 0:
         workshop.unreadable = unreadable
 

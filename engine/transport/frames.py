@@ -45,7 +45,9 @@ from engine.errors import FormatTooNew, FrameInvalid
 from engine.limits import FRAME_BYTES_MAX
 
 WIRE_MAJOR: Final = 1
-WIRE_MINOR: Final = 2
+WIRE_MINOR: Final = 3
+PAGES_MINOR: Final = 3
+"""From this minor version on, a metadata store can be asked for pages."""
 MAGIC: Final = b"HERDBOOK"
 HEADER_BYTES: Final = 28
 GREETING_BYTES_MAX: Final = 4096

@@ -212,7 +212,7 @@ async def _compare_all(workshop: Workshop, manifest: StoreManifest) -> None:
 
 
 async def _in_use(store: MetadataStore, manifest: StoreManifest) -> bool:
-    if await store.children(LEDGERS) or await store.children(SPACES):
+    if (await store.page(LEDGERS)).numbers or await store.children(SPACES):
         return True
     keys = manifest.keys.keys() - {SETTINGS}
     return any([await store.get(key) is not None for key in sorted(keys)])

@@ -63,6 +63,12 @@ def list_ledgers(
             help="Only those on this bookie: its id, the beginning of it, or its host's name."
         ),
     ] = None,
+    after: Annotated[
+        int, typer.Option(help="Only ids above this one: the last one of the page before.", min=-1)
+    ] = -1,
+    limit: Annotated[
+        int | None, typer.Option(help="Look at so many ledgers at most. Default: all.", min=1)
+    ] = None,
     as_json: AsJson = False,
 ) -> None:
     """List the ledgers, and how many of each one's bookies are up.
@@ -75,7 +81,8 @@ def list_ledgers(
 
     async def look(client: "LedgerClient") -> tuple[list[LedgerMetadata], Where, str | None]:
         name = None if bookie is None else (await find_bookie(client, bookie))["bookie"]
-        return await read_all(client, unreadable), await Bookies(client.store).available(), name
+        found = await read_all(client, unreadable, after, limit)
+        return found, await Bookies(client.store).available(), name
 
     found, up, name = with_store(url, look)
     if degraded:
@@ -228,9 +235,14 @@ async def _refuse_owned(client: "LedgerClient", ledger_ids: list[int]) -> None:
 
 
 async def read_all(
-    client: "LedgerClient", unreadable: dict[int, str] | None = None
+    client: "LedgerClient",
+    unreadable: dict[int, str] | None = None,
+    after: int = -1,
+    limit: int | None = None,
 ) -> list[LedgerMetadata]:
-    """The metadata of every ledger, some at a time; one deleted meanwhile is left out.
+    """The metadata of every ledger above `after`, some at a time; at most `limit`.
+
+    One deleted meanwhile is left out.
 
     What cannot be read is noted in `unreadable`, with the reason. Without it: raises `CannotRead`,
     `FormatTooNew`.
@@ -248,7 +260,7 @@ async def read_all(
             unreadable[ledger_id] = str(error)
             return None
 
-    ledger_ids = await client.list_ledgers()
+    ledger_ids = await client.list_ledgers(after=after, limit=limit)
     with progress() as bar:
         task = bar.add_task("ledgers", total=len(ledger_ids))
         for start in range(0, len(ledger_ids), ASKED_AT_ONCE):

@@ -99,7 +99,7 @@ COMMANDS: Final = {
     ),
     "store": Late(
         "herdbook.cli.whole_store:app",
-        "Back up, check or restore a whole store.",
+        "Back up, check, restore or upgrade a whole store.",
         _OPERATE,
     ),
     "backup": Late(

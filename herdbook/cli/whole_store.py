@@ -1,4 +1,4 @@
-"""`herdbook store backup`, `check` and `restore`: all that a store holds, in one command each.
+"""`herdbook store backup`, `check`, `restore` and `upgrade`: a whole store, in one command each.
 
 Invariants:
 - A store works on while it is backed up or checked.
@@ -7,6 +7,7 @@ Invariants:
 """
 
 import asyncio
+import random
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import partial
@@ -42,7 +43,7 @@ if TYPE_CHECKING:
     from herdbook.archive.restore import Restored
 
 app = typer.Typer(
-    help="Back up, check or restore a whole store.",
+    help="Back up, check, restore or upgrade a whole store.",
     no_args_is_help=True,
     rich_markup_mode=None,
 )
@@ -175,6 +176,41 @@ def restore(
         f"{url} holds backup {made.number}: {made.ledgers:,} ledgers with {_size(made.length)}, "
         f"{made.written:,} written now, in {made.seconds:.1f} s"
     )
+
+
+@app.command("upgrade")
+def upgrade(url: Url = None, as_json: AsJson = False) -> None:
+    """Move a cluster's metadata to the layout of this version, after all programs are upgraded.
+
+    The cluster can be used meanwhile. If the command is interrupted, run it again. Afterwards
+    programs of earlier versions refuse the cluster. Folders need no upgrade.
+    """
+
+    async def work() -> int:
+        from engine.connecting import open_metadata
+        from engine.metadata.cluster_url import parse_url
+        from engine.metadata.upgrade import upgrade as upgrade_layout
+        from herdbook.task_api import read_configured
+
+        configured = read_configured()
+        found = find(url, configuration=configured)
+        if not is_cluster(found):
+            return 0
+        store = await open_metadata(
+            parse_url(found), configured.make_zookeeper(), random.SystemRandom()
+        )
+        try:
+            with progress() as bar:
+                task = bar.add_task("moving", total=None)
+                return await upgrade_layout(store, lambda count: bar.update(task, completed=count))
+        finally:
+            await store.close()
+
+    moved = run(work())
+    if as_json:
+        print_json([{"moved": moved}])
+    else:
+        typer.echo(f"{moved:,} keys were moved: the store has the layout of this version")
 
 
 async def _into_folder(

@@ -7,7 +7,6 @@ Invariants:
 """
 
 import asyncio
-from bisect import bisect_right
 from typing import Annotated, Final
 
 import msgspec
@@ -20,7 +19,7 @@ from engine.access.owners import keeper_of
 from engine.errors import CannotRead, FormatTooNew, NoSuchLedger
 from engine.ledger.spreading import flaws_of
 from engine.metadata.bookies import Bookies
-from engine.metadata.ledgers import LedgerMetadata
+from engine.metadata.ledgers import LEDGERS, LedgerMetadata
 from herdbook.http.errors import HttpError
 from herdbook.http.house import House
 from herdbook.http.routes import ADMIN, Ask, Route
@@ -57,11 +56,14 @@ class LedgerFacts(msgspec.Struct):
 
 
 class LedgerList(msgspec.Struct):
-    """A page of ledgers. `after` goes on where it ended, null at the end; `total` counts all."""
+    """A page of ledgers. `after` goes on where it ended, null at the end.
+
+    `total` counts all ledgers; it is null if there are too many to count quickly.
+    """
 
     ledgers: list[LedgerFacts]
     after: int | None
-    total: int
+    total: int | None
 
 
 class WholeLedger(LedgerFacts, kw_only=True):
@@ -87,16 +89,19 @@ class DeleteQuery(msgspec.Struct):
 
 async def list_ledgers(house: House, ask: Ask) -> Told:
     """A page of them."""
-    ids = sorted(await house.ledgers.list_ledgers())
-    start = bisect_right(ids, ask.query.after)
-    page = ids[start : start + ask.query.limit]
+    limit = ask.query.limit
+    first = await house.ledgers.store.page(LEDGERS)
+    ids = [each for each in first.numbers if each > ask.query.after]
+    if len(ids) <= limit and first.more:
+        ids = await house.ledgers.list_ledgers(after=ask.query.after, limit=limit + 1)
+    page = ids[:limit]
     up = frozenset(await Bookies(house.ledgers.store).available())
     told: list[LedgerFacts] = []
     for first in range(0, len(page), _AT_ONCE):
         some = page[first : first + _AT_ONCE]
         told += filter(None, await asyncio.gather(*(_one(house, each, up) for each in some)))
-    more = page[-1] if start + len(page) < len(ids) else None
-    return Told(LedgerList(told, more, len(ids)))
+    more = page[-1] if len(ids) > limit else None
+    return Told(LedgerList(told, more, None if first.more else len(first.numbers)))
 
 
 async def _one(house: House, ledger_id: int, up: frozenset[str]) -> LedgerFacts | None:

@@ -609,6 +609,7 @@ def ask_metadata(fort: Fort, action: str, role: str, of: Thing) -> Reply:
         "Delete": (key, None),
         "Children": ("/", ""),
         "NextId": ("n",),
+        "Page": ("/", 0),
         "Sync": (),
     }
     call = getattr(remote_messages, action)(*arguments[action])

@@ -58,7 +58,7 @@ async def served(folder: Path, chroot: str = "") -> AsyncIterator[Served]:
 async def test_ledgers_are_written_and_read_through_a_bookies_server(tmp_path: Path) -> None:
     reaching = AsyncMock(side_effect=AssertionError("ZooKeeper is reached"))
     async with served(tmp_path) as made:
-        with patch("engine.connecting._open_store", reaching):
+        with patch("engine.connecting.open_metadata", reaching):
             async with connect(made.url, settings=ONE, through=made.through) as client:
                 assert client.store.cluster_id == made.through.cluster_id
                 await write_and_read(client)
@@ -82,7 +82,7 @@ async def test_a_server_that_ends_leaves_its_clients_the_other(tmp_path: Path, f
         addresses = (*one.through.addresses, *two.through.addresses)
         through = Through(one.through.cluster_id, addresses)
         reaching = AsyncMock(side_effect=AssertionError("ZooKeeper is reached"))
-        with patch("engine.connecting._open_store", reaching):
+        with patch("engine.connecting.open_metadata", reaching):
             async with connect(one.url, settings=ONE, through=through) as client:
                 assert len(await client.store.children("/bookies")) == 2
                 await (one if first else two).server.close()

@@ -18,7 +18,7 @@ from dataclasses import dataclass
 from typing import Any, Final, TypeVar
 
 from engine.errors import MetadataUnavailable
-from engine.metadata.contract import Versioned
+from engine.metadata.contract import Page, Versioned
 from engine.metadata.losses import Losses
 from engine.metadata.memory import MemoryStore, MemoryTree
 from tests.simulation.loop import Process, SimLoop
@@ -115,6 +115,9 @@ class SimStore:
 
     async def children(self, prefix: str) -> list[str]:
         return await self._call("children", prefix, lambda store: store.children(prefix))
+
+    async def page(self, prefix: str, above: int = -1) -> Page:
+        return await self._call("page", prefix, lambda store: store.page(prefix, above))
 
     async def next_id(self, counter: str) -> int:
         return await self._call("next_id", counter, lambda store: store.next_id(counter))

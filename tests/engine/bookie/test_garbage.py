@@ -6,7 +6,7 @@ import pytest
 
 from engine.bookie.garbage import Collector, GarbageSettings
 from engine.errors import FolderMismatch, MetadataUnavailable, Unavailable
-from engine.metadata.contract import Versioned
+from engine.metadata.contract import Page, Versioned
 from engine.metadata.memory import MemoryStore, MemoryTree
 from engine.metadata.restoring import Restoration, mark_restoration
 
@@ -80,6 +80,9 @@ class WatchedStore(MemoryStore):
         return await super().get(key)
 
     async def children(self, prefix: str) -> list[str]:
+        raise AssertionError("a listing is never asked for garbage")
+
+    async def page(self, prefix: str, above: int = -1) -> Page:
         raise AssertionError("a listing is never asked for garbage")
 
 

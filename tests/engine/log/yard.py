@@ -16,7 +16,7 @@ from engine.log.log import ReplicatedLog
 from engine.log.log_writer import LogWriter
 from engine.log.position import START, Position, Span
 from engine.log.settings import LogSettings
-from engine.metadata.contract import MetadataStore, Versioned
+from engine.metadata.contract import MetadataStore, Page, Versioned
 from engine.metadata.memory import MemoryTree
 from engine.ports.clock import SystemClock
 from tests.engine.ledger.scripted import QUICK, Cluster, turns
@@ -90,6 +90,9 @@ class ToldStore:
 
     async def children(self, prefix: str) -> list[str]:
         return await self._store.children(prefix)
+
+    async def page(self, prefix: str, above: int = -1) -> Page:
+        return await self._store.page(prefix, above)
 
     async def next_id(self, counter: str) -> int:
         return await self._store.next_id(counter)

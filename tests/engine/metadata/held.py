@@ -9,7 +9,7 @@ import asyncio
 from collections.abc import Awaitable, Callable
 from typing import TypeVar
 
-from engine.metadata.contract import Versioned
+from engine.metadata.contract import Page, Versioned
 from engine.metadata.memory import MemoryStore, MemoryTree
 
 T = TypeVar("T")
@@ -55,6 +55,9 @@ class HeldSession(MemoryStore):
 
     async def children(self, prefix: str) -> list[str]:
         return await self._through("children", prefix, lambda: MemoryStore.children(self, prefix))
+
+    async def page(self, prefix: str, above: int = -1) -> Page:
+        return await self._through("page", prefix, lambda: MemoryStore.page(self, prefix, above))
 
     async def next_id(self, counter: str) -> int:
         return await self._through("next_id", counter, lambda: MemoryStore.next_id(self, counter))

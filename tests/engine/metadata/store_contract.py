@@ -9,7 +9,7 @@ from collections.abc import Awaitable, Callable
 import pytest
 
 from engine.errors import InvalidRequest, KeyExists, MetadataUnavailable, VersionConflict
-from engine.metadata.contract import MetadataStore, Versioned
+from engine.metadata.contract import MetadataStore, Versioned, pages
 
 Open = Callable[[], Awaitable[MetadataStore]]
 Scenario = Callable[[Open], Awaitable[None]]
@@ -45,6 +45,10 @@ async def cancel_and_look(store: MetadataStore, turns: int) -> bool:
         await store.create(f"/later/{turns}/{len(await store.children(f'/later/{turns}'))}", b"")
         told = told and await look() == seen
     return told
+
+
+async def numbers(store: MetadataStore, prefix: str, above: int = -1) -> list[int]:
+    return [number async for page in pages(store, prefix, above) for number in page]
 
 
 class StoreContract:
@@ -197,6 +201,48 @@ class StoreContract:
             assert await store.children("/ledgers") == ["100", "17", "2"]
             await store.delete("/ledgers/17")
             assert await store.children("/ledgers") == ["100", "2"]
+
+        self.run_with_sessions(scenario)
+
+    @pytest.mark.parametrize("prefix", ["/ledgers", "/repair/ledgers", "/cows"])
+    def test_pages_have_all_numbers_under_a_key_in_order(self, prefix: str) -> None:
+        async def scenario(open_session: Open) -> None:
+            store = await open_session()
+            assert await numbers(store, prefix) == []
+            wanted = [0, 2, 17, 9_999, 10_000, 10_001, 123_456, 2**62]
+            for name in ("x", "017", "+1", "-5", "1_0", "١", *map(str, reversed(wanted))):
+                await store.create(f"{prefix}/{name}", name.encode())
+            # Not in the folder of the number 120,005 either, however that is named.
+            await store.create(f"{prefix}/12/120005", b"")
+            assert await numbers(store, prefix) == wanted
+            for above in (0, 1, 16, 17, 9_999, 123_455, 2**62, 2**63):
+                assert await numbers(store, prefix, above) == [n for n in wanted if n > above]
+            names = await store.children(prefix)
+            assert names == sorted(["x", "017", "+1", "-5", "1_0", "١", *map(str, wanted)])
+            for number in wanted:
+                assert await store.get(f"{prefix}/{number}") == (b"%d" % number, 0)
+                await store.delete(f"{prefix}/{number}")
+                assert await store.get(f"{prefix}/{number}") is None
+            assert await numbers(store, prefix) == []
+            assert await numbers(store, f"{prefix}/12") == [120_005]
+
+        self.run_with_sessions(scenario)
+
+    def test_a_watch_of_numbered_keys_fires_whichever_comes_or_goes(self) -> None:
+        async def scenario(open_session: Open) -> None:
+            store, other = await open_session(), await open_session()
+            changed = asyncio.Event()
+            end = store.watch("/repair/ledgers", changed.set)
+            for number in (5, 3, 70_000, 70_001):
+                changed.clear()
+                await other.create(f"/repair/ledgers/{number}", b"")
+                await changed.wait()
+            await store.sync()
+            for number in (3, 70_001, 70_000):
+                changed.clear()
+                await other.delete(f"/repair/ledgers/{number}")
+                await changed.wait()
+            end()
 
         self.run_with_sessions(scenario)
 

@@ -17,7 +17,7 @@ from engine.ports.clock import Clock, SystemClock
 from engine.ports.system_disk import SystemDisk
 from engine.transport.framed_server import FramedServer
 from engine.transport.framed_settings import FramedSettings
-from tests.engine.metadata.store_contract import Scenario, StoreContract, cancel_and_look
+from tests.engine.metadata.store_contract import Scenario, StoreContract, cancel_and_look, numbers
 from tests.engine.metadata.test_local import opened
 
 
@@ -133,6 +133,20 @@ async def test_more_names_than_one_answer_holds_are_all_listed(
         for name in names:
             await store.create(f"/ledgers/{name}", b"")
         assert await store.children("/ledgers") == names
+        assert await numbers(store, "/ledgers") == list(range(50))
+        await store.close()
+
+
+async def test_a_server_that_has_no_pages_is_asked_for_all_names(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with served(tmp_path / "s") as made:
+        store = await made.open()
+        for number in (3, 20):
+            await store.create(f"/ledgers/{number}", b"")
+        monkeypatch.setattr("engine.metadata.remote.PAGES_MINOR", 99)
+        monkeypatch.delattr("engine.metadata.remote_messages.Page")
+        assert await numbers(store, "/ledgers") == [3, 20]
         await store.close()
 
 

@@ -9,7 +9,7 @@ from dataclasses import replace
 import pytest
 
 from engine.errors import MetadataUnavailable
-from engine.metadata.contract import Versioned
+from engine.metadata.contract import Page, Versioned
 from engine.metadata.memory import FaultyStore
 from engine.metadata.repairs import RepairItem
 from engine.ports.clock import SystemClock
@@ -83,6 +83,10 @@ class AbsentStore(FaultyStore):
     async def children(self, prefix: str) -> list[str]:
         self._check()
         return await super().children(prefix)
+
+    async def page(self, prefix: str, above: int = -1) -> Page:
+        self._check()
+        return await super().page(prefix, above)
 
     def _check(self) -> None:
         if self.absent:

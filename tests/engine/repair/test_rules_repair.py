@@ -5,6 +5,7 @@ from typing import Any
 
 import msgspec
 
+from engine.metadata.contract import Page
 from engine.metadata.bookies import LOST
 from engine.metadata.ledgers import Fragment, State
 from engine.metadata.memory import FaultyStore
@@ -143,8 +144,8 @@ class LaggingStore(FaultyStore):
 
     behind = True
 
-    async def children(self, prefix: str) -> list[str]:
-        return [] if self.behind else await super().children(prefix)
+    async def page(self, prefix: str, above: int = -1) -> Page:
+        return Page([], more=False) if self.behind else await super().page(prefix, above)
 
     async def sync(self) -> None:
         self.behind = False
