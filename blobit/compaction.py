@@ -85,7 +85,7 @@ class Compaction:
         self._scope = scope
         self._readers = readers
         self._homes: dict[int, LedgerReader] = {}
-        """Of the ledgers where lists lie that move."""
+        """Readers of the ledgers that contain the lists that move."""
         self._pool: LedgerPool = scope.core.pool_for_copies()
         self._whole_bytes_max = self._pool.settings.shared_object_bytes_max
         self._budget = ByteBudget(scope.settings.batch_bytes)
@@ -152,10 +152,10 @@ class Compaction:
         return msgspec.structs.replace(info, packed_id=new_id.to_bytes())
 
     async def _open_home(self, list_id: ObjectId) -> None:
-        """Let the parts move that lie where the list of the parts was.
+        """Let the parts move that are in the same ledger as the list of the parts.
 
-        The list moves with any part, and is garbage where it was. If parts stayed there, the next
-        round might move those, with the list, and so on without end.
+        The list is written again if any part moves, and the old list is garbage. If parts stayed in
+        that ledger, the next round might move them, and the list again, and so on without end.
         """
         ledger_id = list_id.ledger_id
         if ledger_id not in self._readers and ledger_id not in self._homes:
@@ -164,7 +164,7 @@ class Compaction:
                 self._homes[ledger_id] = reader
 
     async def _copied(self, part: ObjectId) -> ObjectId:
-        """Where a part, or a whole object, lies from now on; one copy for all who ask."""
+        """The id of a part, or of a whole object, from now on; one copy for all callers."""
         if part.kind is not Kind.LIST and self._reader(part) is None:
             return part
         packed = part.to_bytes()
@@ -186,8 +186,8 @@ class Compaction:
                 reader = self._reader(part)
                 assert reader is not None
                 return await copy_part(reader, part, self._pool)
-            # In one piece it is in one ledger: moved piece by piece its list would have to follow
-            # each piece, and be garbage where it was, for ever.
+            # A copy in one piece is in one ledger. If it moved piece by piece, its list would be
+            # written again for each piece, and leave garbage each time, for ever.
             blobs, own = self._scope.core.blobs, self._scope.bucket_id
             return await blobs.store(self._pool, await blobs.get(part, bucket_id=own))
         finally:

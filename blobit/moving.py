@@ -391,7 +391,7 @@ class _Mover:
                 if row is not None and row["claim"] > self._claim:
                     raise MoveTaken(f"somebody else moves bucket {self._move['name']}")
                 if found[home] is None and (lives or not copying):
-                    # A row that nobody would ever remove.
+                    # Nobody would ever remove the row.
                     raise MoveTaken(f"bucket {self._move['name']} was moved and deleted meanwhile")
                 claimed = {"bucket_id": self._bucket_id, "claim": self._claim, "lives_here": lives}
                 if row is not None:

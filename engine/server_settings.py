@@ -24,14 +24,14 @@ class ServerSettings:
 
     `listen` and `grpc` are "host:port" (port 0: a free one; `grpc` "": no gRPC). `advertise` and
     `advertise_grpc` are what clients dial, if that is something else. `host` names the machine,
-    `rack` the rack and `zone` the zone, for placement. `insecure` allows to listen to other
-    machines without asking them for any proof. With `passes_metadata_on` who is let in may ask here
-    for the metadata store. Ending takes at most about `drain_timeout_ms`. With `repair_elsewhere`
-    other processes are the auditor and copy; this one only clears the doubts of its own bookies.
-    `audit` hears who is not let in. `cpus` are for a server that shares its machine with those
-    who call it (`keep_to`); none: it runs wherever there is room. While entries come,
-    processors of the machine are asked to wake within `cpu_latency_us` (`CpuLatency`); -1: nothing
-    is asked.
+    `rack` the rack and `zone` the zone, for placement. `insecure` allows listening to other
+    machines without any proof from them. With `passes_metadata_on`, clients that are let in may
+    use the metadata store through this server. Ending takes at most about `drain_timeout_ms`. With
+    `repair_elsewhere`, other processes are the auditor and copy; this one only clears the doubts of
+    its own bookies and gives back their surplus. `audit` is told of clients that are not let in.
+    `cpus` are for a server that shares its machine with its callers (`keep_to`); if empty, it runs
+    on any processor. While entries arrive, the processors of the machine are asked to wake within
+    `cpu_latency_us` (`CpuLatency`); -1: they are not asked.
     """
 
     listen: str = "127.0.0.1:0"

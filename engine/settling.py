@@ -9,8 +9,8 @@ Invariants:
 - Objects that exist when a process has started are left out of all later collections. A worker of
   Spark has started after its first task, a server when it begins to serve.
 - Garbage that exists at that moment is freed first.
-- Later garbage in cycles is found by a full collection, which runs ten times less often than Python
-  runs it by default.
+- Later garbage in cycles is found by a full collection, which runs ten times less often than by
+  Python's default. On a server, `herdbook/node/growth.py` then decides when it runs.
 """
 
 import gc
@@ -21,13 +21,13 @@ from typing import Final, TypeVar
 T = TypeVar("T")
 
 _MIDDLE_FOR_FULL: Final = 100
-"""A full collection runs after at least so many collections of the middle generation: after 700,000
-more objects were made than freed. Python's default is 10."""
+"""A full collection runs after at least this many collections of the middle generation: when
+700,000 more objects were created than freed. Python's default is 10."""
 _settled_process = 0
 
 
 def settled(task: Iterator[T]) -> Iterator[T]:
-    """What a task gives; when it ends, however, its process settles.
+    """Yield what a task yields. When it ends, for whatever reason, its process settles.
 
     >>> list(settled(iter("ab")))
     ['a', 'b']
@@ -39,7 +39,7 @@ def settled(task: Iterator[T]) -> Iterator[T]:
 
 
 def settle() -> None:
-    """Leave everything that is there now out of all later collections, in this process, once."""
+    """Call `keep_loaded`, once in each process."""
     global _settled_process
     if _settled_process != os.getpid():
         _settled_process = os.getpid()

@@ -6,8 +6,8 @@
    `XDG_CONFIG_HOME` where that is set, or the file that `HERDBOOK_CONFIG` names);
 4. else an error that names all three.
 
-Each may be a folder or the url of a cluster, `herdbook://host:port,host:port/path`. How a cluster
-is spoken to stands in the configuration file whichever of the three named it:
+Each may be a folder or the url of a cluster, `herdbook://host:port,host:port/path`. The settings
+for a cluster are always those of the configuration file, whichever of the three named it:
 
     url = "herdbook://zookeeper-1:2181,zookeeper-2:2181/prod"
     wire = "framed"                        # or "grpc"
@@ -113,6 +113,9 @@ class Configuration(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     url: str = ""
     wire: Literal["framed", "grpc"] = "framed"
     survives: Literal["", "bookie", "host", "rack", "zone"] = ""
+    """The loss that acknowledged data survives: `bookie`, `host`, `rack` or `zone`. By default
+    `host` in a cluster of more than two hosts, otherwise `bookie`.
+    """
     security: SecurityTable = SecurityTable()
     login: LoginTable = LoginTable()
     audit: AuditTable = AuditTable()
@@ -124,7 +127,7 @@ class Configuration(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         return Path(self.folder, name).expanduser() if name else None
 
     def make_settings(self) -> "ClientSettings":
-        """How new ledgers are written."""
+        """The settings by which new ledgers are written."""
         from engine.ledger.settings import ClientSettings
 
         return ClientSettings(survives=self.survives)

@@ -123,12 +123,12 @@ class Appender:
         self.go_on(state)
 
     def hold_back(self, state: LedgerState) -> None:
-        """Let all appends of a ledger wait until `go_on`; none is under way."""
+        """Make all appends of a ledger wait until `go_on`. None may be in flight now."""
         assert state.backlog is None and not state.in_flight
         state.backlog = deque()
 
     def go_on(self, state: LedgerState) -> None:
-        """Take the appends of a ledger that have waited."""
+        """Process the appends of a ledger that have waited."""
         task = self._loop.create_task(self._work_off(state))
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)

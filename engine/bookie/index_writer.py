@@ -71,7 +71,7 @@ class IndexWriter:
         self._thread_failure: BaseException | None = None
         self._unwritten: list[IndexJob] = []
         self._appliers: list[tuple[int, asyncio.Future[None]]] = []
-        """Who waits until so many jobs are applied."""
+        """Each future resolves when this many jobs are applied."""
         self._closing = False
         self._batcher = workers.batcher("index", self._work, self._done)
 
@@ -132,7 +132,10 @@ class IndexWriter:
         raise Overloaded("the bookie's disk has no room for its index")
 
     async def applied_all(self) -> None:
-        """Wait until reads of the index see all that was added. Raises `BookieUnavailable`."""
+        """Wait until reads of the index see all that was added. Raises `BookieUnavailable`.
+
+        While the disk has no room for the index, this waits.
+        """
         if self._failure is None:
             waiter: asyncio.Future[None] = self._loop.create_future()
             self._appliers.append((self.sequence, waiter))

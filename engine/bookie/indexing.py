@@ -4,8 +4,8 @@ Invariants:
 - Items are applied in the journal's order, and a batch of them with the position they end at.
 - An overlay leaves a ledger's ranges disjoint: what it covers goes, what sticks out stays.
 - A MOVE, and a mark of damage, count only where the index still points at the record they name.
-- Nothing of a buried ledger comes back. What was released comes back only if the index loses that,
-  and may: it is released again.
+- Nothing of a buried ledger comes back. Released entries come back only if the index loses the
+  release. That does no harm: they are released again.
 """
 
 import struct
@@ -22,7 +22,8 @@ _LEDGER: Final = struct.Struct(">cQ")
 _NUMBER: Final = struct.Struct(">q")
 _RELEASED: Final = struct.Struct(">QQQQ")
 _RELEASED_MAX: Final = 64
-"""Of so many ranges at most a ledger remembers that they were released; more are joined."""
+"""The most released ranges that are remembered of a ledger. If there are more, they are joined into
+one, which may include entries that were not released."""
 _ID_MAX: Final = 2**63 - 1
 
 DAMAGE_KEY: Final = b"U"
@@ -70,9 +71,10 @@ class Buried(NamedTuple):
 
 
 class Released(NamedTuple):
-    """Entries that are given back: other bookies hold them.
+    """Entries that are given back because other bookies hold them.
 
-    The journal held them before `until`; what it holds of them behind that was written since.
+    What the journal holds of them before `until` was released. What it holds after that was written
+    later.
     """
 
     ledger_id: int
@@ -86,7 +88,9 @@ Item = Place | Overlay | Moved | Fact | Buried | Released
 
 
 def fact_key(kind: bytes, number: int) -> bytes:
-    """The key of a fact about a ledger (FACTS, FENCE, TOMBSTONE, LAC) or a segment (DROPPED)."""
+    """The key of a fact about a ledger (FACTS, FENCE, TOMBSTONE, LAC, RELEASED), or a segment
+    (DROPPED).
+    """
     return _LEDGER.pack(kind, number)
 
 
@@ -222,7 +226,7 @@ def _find_all(index: Index, place: Place) -> list[Place]:
 
 
 def released_of(index: Index, ledger_id: int) -> list[Released]:
-    """What was released of a ledger since the index was made."""
+    """The ranges of a ledger that were released since the index was created."""
     value = index.fact(fact_key(RELEASED, ledger_id)) or b""
     return [
         Released(ledger_id, first, last, Position(segment, offset))

@@ -79,7 +79,7 @@ class LedgerState:
         self.backlog: deque[Any] | None = None
         self.waiters: dict[Callable[[], None], None] = {}
         self.withheld = False
-        """Whether entries are being given back: nothing is said of the ledger until then."""
+        """Whether entries are being given back. Until that is done, reads find the bookie away."""
 
     @property
     def closed_last(self) -> int | None:
@@ -119,7 +119,7 @@ class LedgerState:
         return facts != known and facts.fragment_first >= known.fragment_first
 
     def older(self, facts: LedgerFacts) -> bool:
-        """Whether facts are of a fragment of the same ledger before the one that is known."""
+        """Whether the facts are of an earlier fragment of the same ledger than the known facts."""
         known = self.facts
         if known is None or facts.fragment_first >= known.fragment_first:
             return False

@@ -244,14 +244,14 @@ class BookieService:
             self.storage.writer.note_lac(ledger_id, lac)
 
     def record(self, facts: LedgerFacts, key: bytes) -> None:
-        """Store new facts, if they are sound and new and the key is right."""
+        """Store sound facts if the key is right: newer ones, and those of older fragments."""
         if not are_sound(facts):
             return
         state = self._state(facts.ledger_id)
         right = state.accepts(key) and key_matches(key, facts.key_hash)
         if self._gate.stopped or state.deleted or not right:
             return
-        # Of an older fragment that has moved here the journal takes note, for rebuilding metadata.
+        # The journal also keeps facts of older fragments that moved here, to rebuild metadata.
         if not (state.outdated_by(facts) or state.older(facts)):
             return
         state.key_hash = facts.key_hash
@@ -423,11 +423,11 @@ class BookieService:
             raise BookieUnavailable(f"bookie {self._id} cannot read its index") from error
 
     def written_s(self, ledger_id: int) -> float:
-        """The monotonic second of the newest write; the bookie's start if none is remembered."""
+        """The monotonic second of the newest write, or a later one if it is not remembered."""
         return self.storage.states.written_s(ledger_id)
 
     def facts_of(self, ledger_id: int) -> LedgerFacts | None:
-        """What is remembered of a ledger: the newest facts."""
+        """The newest facts that are remembered of a ledger."""
         return self._state(ledger_id).facts
 
     async def held(self, ledger_id: int, ids: tuple[int, int]) -> list[tuple[int, int]]:
@@ -446,16 +446,17 @@ class BookieService:
         unwritten_since_s: float,
         agreed: Callable[[], Awaitable[bool]],
     ) -> bool:
-        """Remove entries if `agreed` says so, and withhold the ledger until that is done.
+        """Withhold the ledger, and remove entries if `agreed` returns True.
 
-        Meanwhile appends wait and reads are answered as if the bookie were away. False, and nothing
-        was removed, if the ledger is in use or was written since then. If the caller is cancelled,
-        what was agreed is done all the same. Raises `BookieUnavailable`.
+        While it is withheld, appends wait, and reads are answered as if the bookie were away.
+        Returns False if nothing was removed: the ledger is in use, was written since
+        `unwritten_since_s`, or the disk is full. If the caller is cancelled, the removal goes on.
+        Raises `BookieUnavailable`.
         """
         self._check_running()
         state = self._state(ledger_id)
         if self._gate.full:
-            # The index could not be written, and the ledger be withheld until somebody makes room.
+            # The index could not be written, and the ledger would be withheld until there is room.
             return False
         used = state.in_flight or state.pins or state.fencing or state.backlog is not None
         fresh = self.storage.writer.window.find(ledger_id, 0, ENTRY_ID_MAX)

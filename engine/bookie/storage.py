@@ -191,8 +191,8 @@ class Storage:
     async def release(self, ledger_id: int, ranges: Sequence[tuple[int, int]]) -> None:
         """Remove entries from the index. Raises `BookieUnavailable`.
 
-        That is not durable at once: after a crash they may be held again. While the disk has no
-        room for the index this waits: what was asked for will be done.
+        This is not durable at once: after a crash the entries may be held again. While the disk has
+        no room for the index, this waits, and the entries are removed later.
         """
         for first, last in ranges:
             self.writer.add(Released(ledger_id, first, last, self.journal.end))

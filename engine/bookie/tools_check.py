@@ -230,7 +230,7 @@ class _Check:
 def _not_released(
     found: Found, lacking: list[tuple[int, int]], index: Index
 ) -> list[tuple[int, int]]:
-    """The ranges that the index lacks although nobody gave them back after they were written."""
+    """The lacking ranges, without those that were given back after the record was written."""
     for one in released_of(index, found.header.ledger_id) if lacking else ():
         if found.position < one.until:
             lacking = [

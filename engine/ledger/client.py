@@ -121,11 +121,11 @@ class LedgerClient:
         """Create a ledger and return its writer.
 
         Each entry goes to `write_quorum` of `ensemble` bookies and is acknowledged when it is
-        durable on `ack_quorum` of them, in two hosts, racks or zones if it `survives` the loss of
-        one; what is not named comes from the client's settings. `metadata` is kept with the ledger
-        and never changes. `deferred_sync=True` resolves appends as soon as they have an id: nothing
-        is promised of them until `force()` returns. `explicit_ids=True` takes ids from the caller.
-        `announce` is awaited with the id of a ledger before there is one; what it raises is raised.
+        durable on `ack_quorum` of them: in two hosts, racks or zones if `survives` names one of
+        these. The defaults are the client's settings. `metadata` is kept with the ledger and never
+        changes. With `deferred_sync=True`, appends resolve as soon as they have an id; nothing is
+        promised before `force()` returns. With `explicit_ids=True`, the caller chooses the ids.
+        `announce` is awaited with the ledger's id before the ledger exists; its errors are raised.
         Raises `QuorumsInvalid`, `InvalidRequest`, `NotEnoughBookies`, `MetadataUnavailable`,
         `DiskFull` unless `metadata` say that it `uses_reserve`, and `AccessRefused` when bookies
         that are needed want another proof than this client has.
@@ -153,7 +153,7 @@ class LedgerClient:
             if not refused:
                 self._writers.add(writer)
                 return writer
-            # Others may let this client in; each round leaves those out that did not.
+            # Other bookies may accept this client. Each round leaves out those that refused it.
             refusal = await self._withdraw(writer, refused, chosen.bookies)
 
     async def _chosen(
@@ -206,7 +206,7 @@ class LedgerClient:
     async def _withdraw(
         self, writer: LedgerWriter, refused: frozenset[str], chosen: tuple[str, ...]
     ) -> AccessRefused:
-        """Take back a ledger that nobody ever held, for bookies that let this client not in."""
+        """Delete a new ledger because bookies refused this client; nobody has used it."""
         refusal = AccessRefused(f"no ledger can be written{self._troubles.tell(chosen)}")
         for bookie_id in sorted(refused):
             self._placement.note_failure(bookie_id)
@@ -275,7 +275,7 @@ class LedgerClient:
             writer.abandon(LedgerClosed(f"ledger {writer.ledger_id}: {reason}"))
 
     async def close(self) -> None:
-        """Close the connections and end all tails. Writers and readers are of no use any more."""
+        """Close the connections and end all tails. Writers and readers do not work afterwards."""
         self.closed.set()
         self._placement.close()
         await self.liveness.close()
@@ -306,16 +306,18 @@ class LedgerClient:
         return Quorums(ensemble, write, ack, settings.stripe_entries)
 
     def _survives(self, survives: Survives | None, quorums: Quorums) -> Survives | None:
-        """What the entries of a new ledger survive the loss of; None: what is usual."""
+        """The loss that the entries of a new ledger have to survive; None for the default."""
         wanted = self.settings.survives or None if survives is None else survives
         if wanted is not None and wanted not in get_args(Survives):
-            raise InvalidRequest(f"survives is one of {', '.join(get_args(Survives))}: {wanted!r}")
+            raise InvalidRequest(
+                f"survives must be one of {', '.join(get_args(Survives))}; got {wanted!r}"
+            )
         if quorums.ack > 1 or wanted in (None, "bookie"):
             return wanted
         if survives is None:
             return "bookie"
         raise QuorumsInvalid(
-            f"one bookie acknowledges: that does not survive the loss of a {wanted}"
+            f"one bookie acknowledges each entry, so it cannot survive the loss of a {wanted}"
         )
 
     def _context(self, key: bytes) -> LedgerContext:
@@ -339,7 +341,7 @@ def _checked(custom: Mapping[Any, Any]) -> dict[str, bytes]:
     size_bytes = 0
     for name, value in custom.items():
         if not isinstance(name, str) or not isinstance(value, bytes):
-            raise InvalidRequest(f"custom metadata are bytes by str, not {value!r} by {name!r}")
+            raise InvalidRequest(f"custom metadata must map str to bytes; got {name!r}: {value!r}")
         size_bytes += len(name.encode()) + len(value)
     if size_bytes > limits.CUSTOM_METADATA_BYTES_MAX:
         raise InvalidRequest(f"{size_bytes} bytes of custom metadata do not fit")

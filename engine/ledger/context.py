@@ -45,7 +45,7 @@ class LedgerContext:
         return bookie
 
     def quorums(self, metadata: LedgerMetadata) -> Quorums:
-        """The sizes of a ledger, and what acknowledges an entry of its last fragment."""
+        """The sizes of a ledger, and the domains of its last fragment."""
         sizes = Quorums(
             metadata.ensemble_size,
             metadata.write_quorum,
@@ -57,7 +57,7 @@ class LedgerContext:
     def facts(
         self, metadata: LedgerMetadata, fragment_first: int, ensemble: tuple[str, ...]
     ) -> LedgerFacts:
-        """What bookies shall remember of a ledger whose newest fragment is this one."""
+        """What bookies should remember of a ledger whose newest fragment is this one."""
         closed = metadata.last_entry is not None
         return LedgerFacts(
             ledger_id=metadata.ledger_id,

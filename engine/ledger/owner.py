@@ -1,4 +1,4 @@
-"""Whom a replication serves: a writer, or a recoverer writing back."""
+"""The owner of a replication: a writer, or a recovery that writes entries back."""
 
 from typing import Protocol
 
@@ -8,7 +8,7 @@ from engine.transport.contract import LedgerFacts
 
 
 class Owner(Protocol):
-    """Whom a replication serves."""
+    """The owner of a replication."""
 
     def on_confirmed(self, lac: int) -> None:
         """The LAC has grown to `lac`."""
@@ -23,10 +23,10 @@ class Owner(Protocol):
     ) -> Fragment | None:
         """Find bookies for the failed indexes from entry `first` on and record the new fragment.
 
-        None: there is none, and nothing was recorded. Raises when the ledger is not ours any more.
+        None if there are none; nothing was recorded then. Raises if the ledger is no longer ours.
         """
         ...
 
     def facts(self, first: int, ensemble: tuple[str, ...]) -> LedgerFacts:
-        """What bookies shall remember of the ledger."""
+        """What bookies should remember of the ledger."""
         ...

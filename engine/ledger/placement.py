@@ -2,16 +2,16 @@
 
 Invariants:
 - An ensemble never names a bookie twice.
-- Two replicas of a write set stand on one host only while no other host has a usable bookie; a
-  writer moves one of them when another host has (`engine.ledger.respreading`).
-- If entries have to survive the loss of a host, rack or zone, every ensemble can acknowledge them:
-  its live bookies are in two hosts, racks or zones, or none is chosen. If they only should, because
-  that is usual, bookies of one host are better than none.
-- A bookie that failed is not chosen again until it restarted or its quarantine is over; one that
-  is full or being decommissioned is not chosen at all.
-- The choice depends on the generator given, never on the order of a hash table.
-- Bookies for a new ledger are chosen among those found before, without a question to the metadata
-  store, unless bookies have come or gone since or those are too few.
+- Two replicas of a write set are on one host only while no other host has a usable bookie. When
+  another host has one, a writer moves one of them (`engine.ledger.respreading`).
+- If entries have to survive the loss of a host, rack or zone, a new ledger gets an ensemble only if
+  its live bookies can acknowledge entries in two hosts, racks or zones. If they only should,
+  because that is the default, bookies of one host are chosen rather than none.
+- A bookie that failed is not chosen again until it has restarted or its quarantine is over. A full
+  bookie is chosen only with `from_reserve`, and one that is being decommissioned never.
+- The choice depends on the given random generator, never on the order of a hash table.
+- Bookies for a new ledger are chosen from the registrations that were read last. They are read
+  again only if bookies have come or gone since, or if there are too few.
 """
 
 import asyncio
@@ -36,8 +36,10 @@ _Found = tuple[dict[str, Registration], frozenset[str]]
 
 
 class Ensemble(NamedTuple):
-    """Bookies for a ledger, the indexes whose bookie is known but away, and what the ledger's
-    entries survive the loss of, with the domains of the bookies (`Fragment`).
+    """Bookies for a ledger.
+
+    `absent` are the indexes whose bookie is known but away. `survives` is the loss that the
+    ledger's entries survive, and `domains` are the domains of the bookies (`Fragment`).
     """
 
     bookies: tuple[str, ...]
@@ -47,9 +49,9 @@ class Ensemble(NamedTuple):
 
 
 class Better(NamedTuple):
-    """An exchange that spreads an ensemble better: at an index for `bookie_id`, None for none.
+    """An exchange that spreads an ensemble better: `bookie_id` at index `at`, or None for none.
 
-    `cost` is how badly the replicas are spread after it, or without one.
+    `cost` is how badly the replicas are spread after the exchange, or as they are if there is none.
     """
 
     at: int | None
@@ -81,15 +83,15 @@ class Placement:
         """What is known of room for new data; it hears of all registrations that are seen here."""
         self._failed: dict[str, tuple[int, float]] = {}
         self._seen: dict[str, Registration] = {}
-        """The last registration seen of each bookie, by which its restart will be known."""
+        """The last registration seen of each bookie, for its domain and to notice a restart."""
         self._beside: dict[str, bool] = {}
         self._kept: _Found | None = None
-        """What was found by the newest look for a new ledger, while nothing has changed since."""
+        """What `_look` found last; None if bookies may have come or gone since."""
         self._unwatch: Callable[[], None] | None = None
         self._changes = 0
 
     def close(self) -> None:
-        """Watch the bookies no more."""
+        """Stop watching the bookies."""
         if self._unwatch is not None:
             self._unwatch()
         self._kept = None
@@ -97,13 +99,13 @@ class Placement:
     async def new_ensemble(
         self, quorums: Quorums, *, survives: Survives | None = "bookie", from_reserve: bool = False
     ) -> Ensemble:
-        """Bookies for a new ledger, whose entries are to survive a loss.
+        """Choose bookies for a new ledger whose entries survive a loss.
 
-        If `survives` is None, it is the loss of a host in a cluster of more than two hosts, if
-        their bookies allow that, and of a bookie elsewhere. With `from_reserve`, bookies with full
-        disks are used if there are too few others. Raises `NotEnoughBookies` when not every write
-        set would reach an ack quorum, or when the ledger could not be recovered without those that
-        are away: they may never come back.
+        `survives` None means the loss of a host in a cluster of more than two hosts, if their
+        bookies allow that, and the loss of a bookie otherwise. With `from_reserve`, bookies with
+        full disks are used if there are too few others. Raises `NotEnoughBookies` if some write set
+        would not reach an ack quorum, or if the ledger could not be recovered without the absent
+        bookies: they may never come back.
         """
         kept = self._kept
         if kept is not None and len(self._present(*kept)) >= quorums.ensemble:
@@ -145,7 +147,10 @@ class Placement:
             return Ensemble(chosen, absent)
         why = await self._shortage(quorums, present, registered, leaving)
         if possible:
-            why = f"the usable bookies that tell their {survives} are not in two {survives}s: {why}"
+            why = (
+                f"the usable bookies that register their {survives} are not in two {survives}s: "
+                f"{why}"
+            )
         raise NotEnoughBookies(why)
 
     async def _with_absent(
@@ -154,7 +159,7 @@ class Placement:
         """Fill an ensemble with bookies that are known but away, in any order."""
         known = await self._bookies.known()
         away = [name for name in known if name not in present and name not in leaving]
-        # Whoever was given up may never come back: it is taken last.
+        # A bookie that was given up may never come back, so it is taken last.
         given_up = frozenset(await self._bookies.given_up())
         picked = self._rng.sample(sorted(away), len(away))
         picked.sort(key=given_up.__contains__)
@@ -172,8 +177,8 @@ class Placement:
     ) -> Ensemble | None:
         """These bookies, or others of the candidates, if they span two hosts, racks or zones.
 
-        What spreads best need not span: an unknown host costs nothing, and of a wide ensemble some
-        write set may be on one host. So some more are drawn.
+        The best spread need not span two: an unknown host costs nothing, and some write set of a
+        wide ensemble may be on one host. So some random ensembles are tried as well.
         """
         for _ in range(_DRAWS_MAX):
             domains = self._domains(chosen, survives)
@@ -198,13 +203,13 @@ class Placement:
         domains: tuple[int, ...] = (),
         from_reserve: bool = False,
     ) -> Ensemble | None:
-        """The ensemble with a fresh bookie at each failed index that has one.
+        """The ensemble with a new bookie at each failed index for which there is one.
 
-        None if no index has one. `domains` are those of the ensemble so far; without them the new
-        ones have none either. If all bookies together could not acknowledge an entry, it is None,
-        too, if that is `strict`; otherwise they have no domains from now on. A failed bookie that
-        is usable again may take its own place. With `from_reserve`, bookies with full disks are
-        used if there are no others, or none that help.
+        None if there is none for any index. `domains` are those of the ensemble so far; if it has
+        none, the new one has none either. If all bookies of the new ensemble together could not
+        acknowledge an entry, the result is None if `strict`, and an ensemble without domains if
+        not. A failed bookie that is usable again may take its own place. With `from_reserve`,
+        bookies with full disks are used if there are no others, or none that help.
         """
         registered, leaving = await self._look()
         full = self._full(registered, leaving, len(registered)) if from_reserve else []
@@ -212,8 +217,8 @@ class Placement:
         if found is None or survives == "bookie" or not domains:
             return found
         # Bookies that stay keep their domains: if the outcome of this change stays unknown, entries
-        # are acknowledged by the old fragment, and recovered by the new one. For the same reason
-        # domains never come back in a ledger that had none for a while.
+        # are acknowledged by the old fragment and recovered by the new one. For the same reason, a
+        # ledger that had no domains for a while never gets them again.
         staying = [UNKNOWN if index in failed else domain for index, domain in enumerate(domains)]
         for tried in (found, self._elsewhere(found, failed, survives, staying, registered, full)):
             if tried is not None:
@@ -255,7 +260,7 @@ class Placement:
         registered: Mapping[str, Registration],
         full: Sequence[str],
     ) -> Ensemble | None:
-        """The same with a bookie of another host, rack or zone at one of the failed indexes."""
+        """The same with a bookie of another host, rack or zone at the first failed index."""
         here = {
             getattr(seen, survives)
             for name, number in zip(found.bookies, staying, strict=True)
@@ -273,9 +278,9 @@ class Placement:
     async def _usually_survived(
         self, quorums: Quorums, registered: Mapping[str, Registration], leaving: Collection[str]
     ) -> Survives:
-        """What entries survive the loss of if nobody says.
+        """The loss that entries survive by default.
 
-        On two hosts, nothing could be written while one of them is down.
+        In a cluster of two hosts it is a bookie: otherwise one host down would stop all writes.
         """
         if quorums.ack == 1:
             return "bookie"
@@ -283,7 +288,7 @@ class Placement:
         if 1 < len(hosts - {""}) <= _HOSTS_MIN:
             away = set(await self._bookies.known()) - {*registered, *leaving}
             if away:
-                # Those that are away for the moment are hosts of the cluster, too.
+                # Hosts whose bookies are away for the moment belong to the cluster, too.
                 places = await self._bookies.places()
                 hosts |= {places[name].host for name in away if name in places}
         return "host" if len(hosts - {""}) > _HOSTS_MIN else "bookie"
@@ -291,7 +296,7 @@ class Placement:
     def _domains(
         self, ensemble: Sequence[str], survives: Survives, given: Sequence[int] = ()
     ) -> tuple[int, ...]:
-        """The failure domains of bookies; those that are `given` and known stay."""
+        """The failure domains of bookies. Known domains in `given` stay as they are."""
         if survives == "bookie":
             return ()
         numbers = list(given or [UNKNOWN] * len(ensemble))
@@ -329,10 +334,10 @@ class Placement:
         staying: Mapping[str, Registration],
         rng: random.Random | None = None,
     ) -> Better:
-        """The exchange at a movable index, for one of the bookies that stay, that spreads best.
+        """The exchange that spreads best: at a movable index, for one of the bookies that stay.
 
-        The only replica on the local host stays there. `rng` draws among bookies that are equally
-        good, in place of the placement's own.
+        The only replica on the local host stays there. `rng` chooses among bookies that are equally
+        good, instead of the placement's own generator.
         """
         rng = rng or self._rng
         found = Better(None, "", cost_of(ensemble, quorums.write, staying))
@@ -357,7 +362,7 @@ class Placement:
         return all(self._beside.get(name, False) for name in bookie_ids)
 
     def note_failure(self, bookie_id: str) -> None:
-        """Keep a bookie out of new ensembles for a while. To be told once of each failure."""
+        """Keep a bookie out of new ensembles for a while. Call it once for each failure."""
         until = self._clock.monotonic() + self._quarantine_s
         seen = self._seen.get(bookie_id)
         self._failed[bookie_id] = (-1 if seen is None else seen.boot, until)
@@ -370,12 +375,12 @@ class Placement:
         )
 
     def _forget(self) -> None:
-        """Bookies may have come or gone."""
+        """Bookies may have come or gone: read the registrations again for the next ledger."""
         self._changes += 1
         self._kept = None
 
     async def _look(self) -> "_Found":
-        """The registrations, and the bookies that are to go."""
+        """Read the registrations, and which bookies are being decommissioned."""
         changes = self._changes
         registered, names = await asyncio.gather(
             self._bookies.available(), self._bookies.decommissioning()
@@ -388,7 +393,7 @@ class Placement:
         self.capacity.note(registered, leaving)
         for name, found in registered.items():
             if not found.writable:
-                # If it failed, that was why: once it has space, there is nothing to wait for.
+                # If it failed, a full disk was the reason. Once it has space, it can be used.
                 self._failed.pop(name, None)
         return registered, leaving
 
@@ -439,7 +444,7 @@ class Placement:
         registered: Mapping[str, Registration],
         leaving: Collection[str],
     ) -> str:
-        """What was missing when `usable` was read, as text; a quarantine may have ended since."""
+        """Why `usable` was not enough, as text. A quarantine may have ended since it was read."""
         full = [name for name, found in registered.items() if not found.writable]
         others = set(usable) | set(full) | set(leaving)
         failing = [name for name in registered if name not in others]

@@ -19,7 +19,7 @@ from typing import Final, NamedTuple
 from engine.run import NO_ENTRY
 
 UNKNOWN: Final = -1
-"""The failure domain of a bookie whose host, rack or zone is not known: it may be any."""
+"""The failure domain of a bookie whose host, rack or zone is not known. It is never counted."""
 
 
 class Quorums(NamedTuple):
@@ -36,7 +36,10 @@ class Quorums(NamedTuple):
     domains: tuple[int, ...] = ()
 
     def with_domains(self, domains: tuple[int, ...]) -> "Quorums":
-        """The same sizes with other domains. Domains that are all different demand nothing."""
+        """The same sizes with other domains.
+
+        If all domains are different, none are kept: every ack quorum is in two of them anyway.
+        """
         if self.ack > 1 and UNKNOWN not in domains and len(set(domains)) == len(domains):
             domains = ()
         return self if domains == self.domains else self._replace(domains=domains)
@@ -108,7 +111,7 @@ def writable(quorums: Quorums, alive: Collection[int]) -> bool:
 
 
 def covered(quorums: Quorums, answered: Collection[int]) -> bool:
-    """Whether every write set has so many answers that no ack quorum avoids them all.
+    """Whether no write set has an ack quorum among the bookies that did not answer.
 
     >>> covered(Quorums(3, 3, 2, 256), {0}), covered(Quorums(3, 3, 2, 256), {0, 1})
     (False, True)

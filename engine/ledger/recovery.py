@@ -1,14 +1,14 @@
 """Recovery: fence a ledger's writer, find its end, write back what may be lost, close it.
 
-The steps are those of BookKeeper's recovery with the mends of its known defects: every read fences,
+The steps are those of BookKeeper's recovery, with fixes for its known defects: every read fences,
 the LAC of write-backs is frozen, ensembles change only in memory until the close.
 
 Invariants:
 - Reads go to the last fragment as it stood when recovery began, never to bookies added since.
-- An entry that was acknowledged is found: the end is set only where so many replicas of the write
-  set said by name that they lack the entry, after their fence was durable, that the others are no
+- Every acknowledged entry is found. The ledger ends before an entry only if replicas reported that
+  they lack it, after their fence was durable, and the other replicas of its write set are not an
   ack quorum.
-- Whatever cannot be decided leaves the ledger IN_RECOVERY; nothing is guessed.
+- If something cannot be decided, the ledger stays IN_RECOVERY; nothing is guessed.
 - A close that somebody else wrote first is adopted, whatever this recovery found.
 - A ledger that is being restored from a backup is not recovered: missing entries are not lost.
 """
@@ -168,7 +168,7 @@ class _Recovery:
     # Fencing
 
     async def fence(self) -> int:
-        """Fence until no ack quorum avoids a fenced bookie; returns the highest LAC heard."""
+        """Fence until every ack quorum has a fenced bookie. Returns the highest LAC received."""
         asked = [self._fence_one(bookie_id) for bookie_id in self._frozen.ensemble]
         fenced: set[int] = set()
         lac = NO_ENTRY
@@ -245,9 +245,9 @@ class _Recovery:
             if absent(self._quorums, first, lacking):
                 return []
         raise RecoveryIncomplete(
-            f"ledger {self._metadata.ledger_id}: {len(lacking)} replicas lack entry {first}, "
-            f"{self._quorums.negatives} must say so; the others did not answer, or cannot tell for "
-            "damage: try again when they are back, or have their bookies repaired"
+            f"ledger {self._metadata.ledger_id}: {len(lacking)} replicas lack entry {first}, up to "
+            f"{self._quorums.negatives} must say so. The others did not answer, or cannot tell "
+            "because of damage: try again when they are back, or repair their bookies"
         )
 
     async def _length_at(self, entry_id: int) -> int:
@@ -292,7 +292,7 @@ class _Recovery:
         except Unavailable:
             wanted = None
         if wanted is None and self._replication and self._replication.enough_but_together:
-            # What was acknowledged is found already, and a host is lost already: go on with one.
+            # All acknowledged entries are found, and a host is lost anyway: continue with one.
             wanted = Ensemble(ensemble, failed)
         if wanted is None:
             self._degraded = True
@@ -304,9 +304,9 @@ class _Recovery:
         return fragment
 
     def facts(self, first: int, ensemble: tuple[str, ...]) -> LedgerFacts:
-        """What bookies shall remember: the fragment that the metadata names.
+        """What bookies should remember: the fragment that the metadata names.
 
-        One that exists only in this recovery's memory must not come back, should the metadata be
+        A fragment that exists only in this recovery's memory must not come back if the metadata is
         lost now: its bookies lack what the next recovery would look for there.
         """
         return self._context.facts(self._metadata, self._frozen.first, self._frozen.ensemble)

@@ -7,7 +7,7 @@ Invariants:
 - A mark moves only over requests acknowledged by the slot's own bookie, in the order sent.
 - The LAC never moves while an ensemble change is under way, and never goes back.
 - Nothing is sent to a new bookie before `replace` has returned with it.
-- Entries are confirmed by the rule of the fragment that the metadata names at that moment.
+- Entries are confirmed by the ack quorums of the newest fragment in the metadata at that moment.
 - A change keeps marks of bookies that stay and starts replaced ones at the LAC: acknowledgements
   of the old bookie are gone before any confirmation is computed again.
 - A run is held until every live slot of its write set has it; what is held only for a straggler is
@@ -437,7 +437,7 @@ class Replication:
         pause_s = self._settings.retry_pause_ms / 1000
         try:
             while failed := frozenset(s.index for s in self.slots if s.failed and not s.lost):
-                # If a new bookie failed as it was connected to, the deadline is gone: set it again.
+                # A new bookie that could not be connected to has ended the deadline: set it again.
                 self._patience.begin(waiting=True)
                 try:
                     fragment = await self._owner.replace(self.lac + 1, self.ensemble, failed)
@@ -535,7 +535,7 @@ class Replication:
 
     @property
     def enough_but_together(self) -> bool:
-        """Whether the bookies that serve are enough, but in one host, rack or zone."""
+        """Whether enough bookies serve, but not in two hosts, racks or zones."""
         alive = {slot.index for slot in self.slots if not slot.failed}
         return not self._alive_enough() and writable(self.quorums.with_domains(()), alive)
 

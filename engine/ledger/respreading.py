@@ -1,17 +1,17 @@
-"""Moves replicas apart again: a host that came, or came back, takes one from a host that has two.
+"""Moves replicas apart again: a host that joins or returns takes one from a host that has two.
 
-A bookie that fails is replaced at once, if need be by another disk of a machine that holds a
-replica already: three copies on two machines are more than two. But entries may then be
-acknowledged by one machine alone, and the loss of that one would stop the ledger. So it must not
-last longer than the other machine is away.
+A bookie that fails is replaced at once, if necessary by another disk of a machine that already
+holds a replica: three copies on two machines are more than two. But if the ledger need not survive
+the loss of a host, entries may then be acknowledged by one machine alone, and its loss would stop
+the ledger. So this must not last longer than the other machine is away.
 
 Invariants:
-- A replica moves only to a bookie that answers, and only where the ensemble is spread better for
-  it: a writer's moves come to rest.
-- One replica at a time, while all serve and the others are enough to append, and only one that
-  lacks nothing that is confirmed: what its bookie holds stays whole.
-- Writers look some time after the news, each at another moment: all disks of a machine are there
-  by then, and the metadata store does not hear of all ledgers at once.
+- A replica moves only to a bookie that answers, and only if the ensemble is then spread better: a
+  writer's moves come to an end.
+- One replica moves at a time, while all bookies serve and the others are enough to append. It lacks
+  no confirmed entry, so what its bookie holds stays whole.
+- Writers look some time after bookies have changed, each at another moment. By then all disks of a
+  machine are there, and the metadata store does not get requests for all ledgers at once.
 """
 
 import asyncio

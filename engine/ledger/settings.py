@@ -13,7 +13,7 @@ class ClientSettings:
 
     `ensemble`, `write_quorum` and `ack_quorum` are used when `create_ledger` names none.
     `survives` is the loss that acknowledged entries survive: "bookie", "host", "rack" or "zone". ""
-    means host in a cluster of more than two hosts, and bookie elsewhere.
+    means "host" in a cluster of more than two hosts, and "bookie" otherwise.
     `host` is the machine that the client runs on: a bookie there is preferred for one replica.
     `stripe_entries` is how many consecutive entries go to one write set; it bounds a run too.
     `append_timeout_ms` is how long a bookie may leave a run unacknowledged before it is replaced,

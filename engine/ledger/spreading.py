@@ -1,14 +1,14 @@
 """How well the replicas of a ledger are spread over machines, racks and zones: pure functions.
 
-Two bookies of one host fail together, and so may two of one rack or of one zone. What counts is a
-write set: the bookies that hold the same entries. In an ensemble wider than the write quorum,
-bookies that share no write set may share a machine.
+Two bookies on one host fail together. So may two bookies in one rack or in one zone. This matters
+only within a write set: the bookies that hold the same entries. In an ensemble wider than the write
+quorum, bookies that share no write set may share a machine.
 
 Invariants:
-- A host, rack or zone that is not known is no other's: what nobody told is held against nobody.
-- One pair of replicas on one host weighs more than any number of pairs in one rack, and one pair in
-  one rack more than any number of pairs in one zone.
-- The choice depends on the generator given, never on the order of a hash table.
+- An unknown host, rack or zone counts as different from all others.
+- One pair of replicas on one host is worse than any number of pairs in one rack, and one pair in
+  one rack is worse than any number of pairs in one zone.
+- The choice depends on the given random generator, never on the order of a hash table.
 """
 
 import random
@@ -19,7 +19,7 @@ from engine.ledger.quorum import Quorums
 from engine.metadata.bookies import Registration
 
 Where = Mapping[str, Registration]
-"""The registrations by bookie id; a bookie that is not among them stands on unknown ground."""
+"""The registrations by bookie id. The place of a bookie that is not among them is unknown."""
 
 _ROUNDS: Final = 4
 _UNPLACED: Final = Registration("", 0)
@@ -45,7 +45,7 @@ class Flaw(NamedTuple):
 
 
 def cost_of(ensemble: Sequence[str], write_quorum: int, where: Where) -> Cost:
-    """How badly an ensemble is spread; `NO_COST` is as good as can be.
+    """How badly an ensemble is spread; `NO_COST` is the best possible.
 
     >>> on = {name: Registration(name, 1, host=name[0]) for name in ("a1", "a2", "b1")}
     >>> cost_of(("a1", "a2", "b1"), 3, on)
@@ -91,10 +91,10 @@ def spread(
     rng: random.Random,
     local_host: str = "",
 ) -> tuple[str, ...]:
-    """At most `count` of the candidates, in the order of an ensemble, spread as well as they go.
+    """At most `count` of the candidates, in the order of an ensemble, spread as well as possible.
 
-    One of them is on `local_host`, if there is one. With an ensemble as wide as the write quorum
-    nothing spreads better; with a wider one, a few tries are made and the best is taken.
+    One of them is on `local_host`, if there is one. For an ensemble as wide as the write quorum,
+    this is the best spread. For a wider one, it is the best of a few tries.
     """
     count = min(count, len(candidates))
     best = _grow(candidates, count, quorums, where, rng, local_host)
@@ -121,7 +121,7 @@ def fittest(
     where: Where,
     rng: random.Random,
 ) -> str | None:
-    """The candidate that spreads best at one index of an ensemble, the others staying."""
+    """The candidate that spreads best at one index of an ensemble, if the others stay."""
     others = _others(ensemble, index, write_quorum, where)
     costs = {name: _cost_beside(others, name, where) for name in sorted(candidates)}
     if not costs:
@@ -144,7 +144,7 @@ def _others(
 
 
 def _cost_beside(others: Sequence[Registration], name: str, where: Where) -> Cost:
-    """With how many others a bookie would share its host, its rack and its zone."""
+    """The number of others with which a bookie would share its host, its rack and its zone."""
     mine = where.get(name, _UNPLACED)
     hosts = sum(each.host == mine.host for each in others) if mine.host else 0
     racks = sum(each.rack == mine.rack for each in others) if mine.rack else 0
@@ -160,10 +160,10 @@ def _grow(
     rng: random.Random,
     local_host: str,
 ) -> list[str]:
-    """One bookie after the other, each the best beside those before it.
+    """Choose one bookie after the other, each the best next to those before it.
 
-    Within one write set that is the best there is: machines lie in racks, racks in zones, and
-    counts of pairs over nested sets have no trap for the greedy. Its first choice is free: a local
+    Within one write set this finds the best spread: machines are in racks and racks in zones, and
+    for pairs within nested sets the greedy choice is optimal. The first choice is free, so a local
     bookie costs nothing.
     """
     chosen = [""] * quorums.ensemble
@@ -181,7 +181,7 @@ def _grow(
 def _improve(
     chosen: list[str], candidates: Sequence[str], write_quorum: int, where: Where, local_host: str
 ) -> Cost:
-    """Exchange bookies, for others and among each other, as long as that spreads better."""
+    """Exchange bookies with others and with each other as long as that spreads better."""
     cost = cost_of(chosen, write_quorum, where)
     while cost != NO_COST:
         before = cost
@@ -217,7 +217,7 @@ def _exchange(
 
 
 def _swap(chosen: list[str], index: int, write_quorum: int, where: Where) -> Cost:
-    """Let two bookies of an ensemble change places if that helps; returns what it costs then."""
+    """Let two bookies of an ensemble change places if that helps; returns the cost afterwards."""
     least = cost_of(chosen, write_quorum, where)
     for other in range(len(chosen)):
         chosen[index], chosen[other] = chosen[other], chosen[index]

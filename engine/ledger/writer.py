@@ -64,8 +64,8 @@ class LedgerWriter:
         """Called on the loop, soon after the writer took its last append, for whatever reason."""
         self._context = context
         self._held = held
-        # As it was created, for an earlier program that writes the metadata drops what is new, and
-        # the fragment by which entries are acknowledged now.
+        # The metadata as created, because an earlier program that writes it drops the new fields,
+        # and the fragment by which entries are acknowledged now.
         self._made, self._fragment = held.metadata, held.metadata.fragments[-1]
         self._deferred_sync = deferred_sync
         self._explicit_ids = explicit_ids
@@ -89,7 +89,7 @@ class LedgerWriter:
         self._lookout = Lookout(self._check_bookies)
         self._unwatch = context.bookies.watch(self._lookout.news)
         self._next_explicit, self._full = 0, ""
-        """Why it accepts nothing for now: the disks have only their reserves left."""
+        """`_full` says why appends are refused now: the disks have only their reserves left."""
         self._degraded = False
         self._settling: asyncio.Task[None] | None = None
         self._from_reserve = uses_reserve(self._made.custom)
@@ -427,7 +427,7 @@ class LedgerWriter:
             from_reserve=self._from_reserve,
         )
         if wanted is None and not made.strict and replication.enough_but_together:
-            # Better acknowledged by one host than by nobody.
+            # Acknowledgement by one host is better than none.
             wanted = Ensemble(ensemble, failed)
 
         def change(current: LedgerMetadata) -> LedgerMetadata | None:
@@ -456,7 +456,7 @@ class LedgerWriter:
         return adopted
 
     def facts(self, first: int, ensemble: tuple[str, ...]) -> LedgerFacts:
-        """What bookies shall remember of the ledger."""
+        """What bookies should remember of the ledger."""
         return self._context.facts(self._held.metadata, first, ensemble)
 
     def _announce(self) -> None:
@@ -473,7 +473,7 @@ class LedgerWriter:
     # Registrations
 
     async def _check_bookies(self) -> None:
-        """Replace bookies that are gone, are to go, or stand too close, by others that came."""
+        """Replace bookies that are gone, are to be decommissioned, or share a host with others."""
         registered = await self._context.bookies.staying()
         self._note_room(registered)
         available = frozenset(registered)

@@ -70,15 +70,14 @@ class FolderPlace(msgspec.Struct, frozen=True):
 
 
 class Registration(msgspec.Struct, frozen=True, omit_defaults=True):
-    """What a running bookie publishes of itself.
+    """What a running bookie publishes about itself.
 
     `address` is the framed wire's ("unix:/path" or "tcp:host:port"), `grpc` the gRPC wire's
     ("host:port"); each is empty if it is not served. `host` names the machine, `rack` the rack
-    and `zone` the zone: bookies of one host, of one rack, and of one zone may fail together. `disk`
-    names the file system: bookies on the same file system share its free space. Empty means not
-    known. If a bookie is not `writable`, only the reserve of its disk is left; if it is
-    `exhausted`, not even that. `layout` is the newest layout of keys that its program can read
-    (`engine.metadata.majors`).
+    and `zone` the zone: bookies that share one of these may fail together. `disk` names the file
+    system: bookies on the same file system share its free space. Empty means not known. If a bookie
+    is not `writable`, only the reserve of its disk is left; if it is `exhausted`, not even that.
+    `layout` is the newest layout of keys that its program can read (`engine.metadata.majors`).
     """
 
     bookie_id: str
@@ -225,7 +224,10 @@ class Bookies:
         return {name: found for name, found in available.items() if name not in leaving}
 
     def watch(self, changed: Callable[[], None]) -> Callable[[], None]:
-        """Call `changed` when bookies may have come or gone, or are to; returns the way to stop."""
+        """Call `changed` when bookies may have come or gone; returns a function that stops this.
+
+        It is also called when a bookie is to be decommissioned, or no longer.
+        """
         ends = [self.store.watch(key, changed) for key in (AVAILABLE, DECOMMISSIONS)]
 
         def end() -> None:

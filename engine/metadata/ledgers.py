@@ -41,7 +41,7 @@ _ATTEMPTS_MAX: Final = 64
 
 
 Survives = Literal["bookie", "host", "rack", "zone"]
-"""The loss that acknowledged entries survive, however many bookies are lost with it."""
+"""The loss that acknowledged entries survive, no matter how many bookies are lost with it."""
 
 
 class State(enum.IntEnum):
@@ -57,10 +57,10 @@ _ORDER: Final = (State.OPEN, State.IN_RECOVERY, State.RESTORING, State.CLOSED)
 
 
 class Fragment(msgspec.Struct, frozen=True, array_like=True):
-    """From entry `first` on, until the next fragment, entries lie on `ensemble`.
+    """The entries from `first` on, up to the next fragment, are on `ensemble`.
 
-    `domains` are the failure domains of these bookies as they were when they were chosen, as
-    numbers (`engine.ledger.quorum`); empty if any bookies may acknowledge an entry.
+    `domains` are numbers for the failure domains of these bookies, as they were when the bookies
+    were chosen (`engine.ledger.quorum`). They are empty if any bookies may acknowledge an entry.
     """
 
     first: int
@@ -72,9 +72,9 @@ class LedgerMetadata(msgspec.Struct, frozen=True, omit_defaults=True):
     """Everything the store knows of one ledger. `msgspec.structs.replace` makes the next value.
 
     `key_hash` is SHA-256 of the ledger's key, itself a hash of the password (`engine.ledger.keys`).
-    `survives` is the loss that acknowledged entries survive, however many bookies go with it. If
-    it is not `strict` and bookies for that are missing, fragments without domains follow.
-    `released` counts how often a bookie has given back entries that belong elsewhere
+    `survives` is the loss that acknowledged entries survive, no matter how many bookies are lost
+    with it. If it is not `strict` and bookies for that are missing, the next fragments have no
+    domains. `released` counts how often a bookie has given back entries that belong to others
     (`engine.repair.surplus`).
     `degraded` says that some replica is known to be missing: the ledger waits in the repair queue.
     `last_entry` and `length` of a RESTORING ledger are the values it will be closed with.

@@ -25,7 +25,7 @@ from engine.repair.survey import survey
 
 
 class Doubtful(Protocol):
-    """What a bookie lends the node that clears its doubts."""
+    """The part of a bookie that the node needs to clear its doubts."""
 
     @property
     def bookie_id(self) -> str:

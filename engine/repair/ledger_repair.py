@@ -1,9 +1,9 @@
 """One try to make one ledger whole.
 
 Invariants:
-- A fragment's ensemble changes by compare-and-set, only after its new bookies have all its entries,
-  and only if fragment and end are still those that were copied, and no bookie has given entries of
-  the ledger back since.
+- A fragment's ensemble changes by compare-and-set: only after its new bookies have all its entries,
+  only if the fragment and its end are still those that were copied, and only if no bookie has given
+  back entries of the ledger since.
 - A replica is never given up while an entry of it can be read from nobody: the lost bookie may be
   the only one that has it.
 - A closed ledger is called whole, and any one leaves the queue, only when every replica of each
@@ -208,7 +208,7 @@ class LedgerRepair:
     async def _walk(
         self, metadata: LedgerMetadata, extent: Extent, targets: dict[int, str]
     ) -> Finding:
-        # Entries that were read or written before some were given back may be among those.
+        # A bookie may have given back entries that were read or written before.
         key = (extent, tuple(targets.items()), metadata.released)
         walks = self._memory.walks
         walk = walks.get(key)

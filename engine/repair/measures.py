@@ -48,7 +48,7 @@ def watch_repair(metrics: Metrics, node: RepairNode) -> Callable[[], None]:
     ends.append(
         metrics.gauge(
             "herdbook_repair_entries_released",
-            "Entries that bookies of this node have given back since the start: others hold them.",
+            "Entries that bookies of this node gave back since the start because others hold them.",
             lambda: node.surplus.released,
         )
     )

@@ -27,13 +27,13 @@ from engine.transport.contract import Transport
 
 
 class LocalBookie(Doubtful, Holder, Protocol):
-    """What a bookie lends the repair of its own node."""
+    """The part of a bookie that the repair of its own node needs."""
 
 
 class RepairNode:
-    """Everything of repair that one process runs. Made once, started once, closed once.
+    """All of repair that one process runs. Made once, started once, closed once.
 
-    `auditor`, `repairer`, `doubts` and `surplus` tell what each has done, for metrics.
+    `auditor`, `repairer`, `doubts` and `surplus` show what each has done, for metrics.
     """
 
     def __init__(
@@ -47,7 +47,7 @@ class RepairNode:
         local_bookies: Sequence[LocalBookie] = (),
         local_only: bool = False,
     ) -> None:
-        """`local_only`: only doubts and surplus of `local_bookies` are this process's business."""
+        """With `local_only`, this process handles only doubts and surplus of `local_bookies`."""
         workshop = Workshop(
             store=store, transport=transport, clock=clock, rng=rng, settings=settings
         )

@@ -17,9 +17,9 @@ class RepairSettings:
     `look_interval_ms` is how often registrations are looked at, beside their watches;
     `audit_interval_ms` how often all ledgers' metadata are, also when no bookie was lost;
     `scrub_interval_ms` how often every replica is read (0: only when asked).
-    `surplus_interval_ms` is how often a node looks for entries that its bookies hold and that
-    belong to others, as they do after a replica was moved (0: never), and `surplus_quiet_ms` how
-    long a ledger must not have been written there before.
+    `surplus_interval_ms` is how often a node looks for entries that its bookies hold but that
+    belong to other bookies, for example because a replica was moved (0: never). Before the first
+    look, a ledger must not have been written there for `surplus_quiet_ms`.
     `retry_pause_ms` doubles with every failure of a ledger, up to `retry_pause_ms_max`.
     `copy_bytes_a_second` bounds what one node reads and writes for repair (0: no bound).
     """

@@ -1,30 +1,30 @@
-"""Gives back entries that a bookie of this node holds and that no ledger assigns to it any more.
+"""Gives back entries that a bookie of this node holds but that their ledger assigns to others.
 
-Repair moves replicas, and writers leave bookies behind that had stored entries already. What such a
-bookie holds of a closed ledger, beyond the fragments that name it, is surplus: nobody reads it.
+Repair moves replicas to other bookies, and writers replace bookies that have already stored
+entries. If such a bookie holds entries of a closed ledger outside the fragments that name it, these
+are surplus: nobody reads them.
 
-    the metadata say so twice  ->  withhold the ledger  ->  count it in the metadata  ->  remove
+    two looks at the metadata  ->  withhold the ledger  ->  count in the metadata  ->  remove
 
-Why nothing is removed that somebody is about to name: repair reads a replica, or writes it, before
-it names the bookie. While a ledger is withheld, its reads find the bookie silent and its appends
-wait. So whoever found the entries here did that before the count, from metadata older than it, and
-is refused when it names the bookie (`LedgerMetadata.released`). Whoever comes later finds that they
-are missing and writes them again.
+No entry is removed that a repair is about to rely on. A repair reads or writes a replica before it
+names the bookie in the metadata. While a ledger is withheld, reads are answered as if the bookie
+were away, and appends wait. So a repair that found the entries here did so before the count, with
+older metadata, and is refused when it names the bookie (`LedgerMetadata.released`). A later repair
+finds that the entries are missing, and writes them again.
 
-Metadata may be wrong: they may have been put back from an old backup, or made anew while some
-bookies were missing. Then they name old bookies, or an old end. So they are not taken at their
-word. What the bookie remembers of the ledger must agree with them, and the bookies that they name
-must show the entries.
+The metadata may be wrong: restored from an old backup, or rebuilt while some bookies were missing.
+Then it names old bookies, or an old end. So the metadata alone is not trusted. It must agree with
+what the bookie remembers of the ledger, and the bookies that it names must show the entries.
 
 Invariants:
-- Only closed ledgers have surplus, and only those whose entries all lie on all bookies of a
+- Only closed ledgers have surplus, and only if each bookie of a fragment stores all entries of the
   fragment. A ledger that was written here within `surplus_quiet_ms`, or that waits for repair, has
-  none: who repairs it may have read the entries here.
-- Entries are given back only after the metadata said twice, an interval apart and without a change
-  in between, that they belong elsewhere, and after each bookie that they belong to showed the first
-  and the last of them, with the bytes that they have here.
-- A bookie that remembers a fragment, an end or a beginning that the metadata do not have gives
-  nothing of that ledger back. What follows the end stays.
+  none: its repair may have read the entries here.
+- Entries are given back only after two looks, an interval apart, found the same metadata, in which
+  they belong to other bookies. Each of these bookies must then show the first and the last of the
+  entries, with the same bytes as here.
+- If the bookie remembers a fragment, an end, a time of creation or a key that the metadata does not
+  have, it gives back nothing of that ledger. Entries after the end stay.
 - Fences, facts and tombstones stay.
 - Nothing is given back while repair is switched off or the store is being restored.
 """
@@ -57,7 +57,7 @@ Ids = tuple[int, int]
 
 
 class Holder(Protocol):
-    """What a bookie lends the node that looks for its surplus."""
+    """The part of a bookie that the node needs to find its surplus and give it back."""
 
     @property
     def bookie_id(self) -> str:
@@ -65,19 +65,19 @@ class Holder(Protocol):
         ...
 
     async def ledgers(self, above: int, limit: int) -> list[int]:
-        """Ids of ledgers of which anything but a tombstone is held, over `above`, in order."""
+        """The ids over `above` of ledgers of which more than a tombstone is held, in order."""
         ...
 
     def written_s(self, ledger_id: int) -> float:
-        """The monotonic second of the newest write; the bookie's start if none is remembered."""
+        """The monotonic second of the newest write, or a later one if it is not remembered."""
         ...
 
     def facts_of(self, ledger_id: int) -> LedgerFacts | None:
-        """What the bookie remembers of a ledger."""
+        """The newest facts that the bookie remembers of a ledger."""
         ...
 
     async def held(self, ledger_id: int, ids: Ids) -> list[Ids]:
-        """The ranges of these ids that are held, in order; damaged ones among them."""
+        """The ranges of these ids that are held, including damaged ones, in order."""
         ...
 
     async def release(
@@ -87,22 +87,23 @@ class Holder(Protocol):
         unwritten_since_s: float,
         agreed: "Callable[[], Awaitable[bool]]",
     ) -> bool:
-        """Remove entries if `agreed` says so, and withhold the ledger until that is done.
+        """Withhold the ledger, and remove entries if `agreed` returns True.
 
-        False, and nothing was removed, if the ledger is in use or was written since then.
+        Returns False if nothing was removed: the ledger is in use, was written since
+        `unwritten_since_s`, or the disk is full.
         """
         ...
 
 
 class _Seen(NamedTuple):
-    """When the metadata first said that some entries are surplus, and which metadata."""
+    """The metadata by which some entries are surplus, and when it was first seen."""
 
     since_s: float
     metadata: LedgerMetadata
 
 
 class Surplus:
-    """Looks after the local bookies. `released` counts the entries given back since the start."""
+    """Gives back the local bookies' surplus. `released` counts these entries since the start."""
 
     def __init__(self, workshop: Workshop, bookies: Sequence[Holder]) -> None:
         self.released = 0
@@ -112,7 +113,7 @@ class Surplus:
         self._task: asyncio.Task[None] | None = None
 
     def start(self) -> None:
-        """Look at the bookies now and then, if that is wanted."""
+        """Start to look at the bookies regularly, unless the interval is 0."""
         assert self._task is None
         if self._bookies and self._workshop.settings.surplus_interval_ms:
             self._task = keep_on(self._workshop, "the search for surplus entries", self._run)
@@ -132,7 +133,10 @@ class Surplus:
                     await self.look(bookie)
 
     async def look(self, bookie: Holder) -> None:
-        """Look at each ledger of a bookie once. Raises `EngineError`; what was given back is."""
+        """Look at each ledger of a bookie once. Give back what was surplus the last time, too.
+
+        Raises `EngineError`. What was given back before the error stays given back.
+        """
         seen = self._seen.setdefault(bookie.bookie_id, {})
         above = -1
         while True:
@@ -153,14 +157,14 @@ class Surplus:
         if await workshop.queue.disabled() is not None:
             return False
         if bookie.bookie_id in await workshop.bookies.decommissioning():
-            # Its folder is about to go.
+            # Its folder will be removed soon.
             return False
         await workshop.store.sync()
         await check_not_under_way(workshop.store)
         return True
 
     async def _see_to(self, bookie: Holder, ledger_id: int, seen: _Seen | None) -> _Seen | None:
-        """Give back the surplus of one ledger, or note that there is some."""
+        """Give back the surplus of one ledger, or remember it for the next look."""
         settings, now_s = self._workshop.settings, self._workshop.clock.monotonic()
         if now_s - bookie.written_s(ledger_id) < settings.surplus_quiet_ms / 1000:
             return None
@@ -188,7 +192,7 @@ class Surplus:
     async def _are_elsewhere(
         self, bookie: Holder, metadata: LedgerMetadata, ranges: Sequence[Ids]
     ) -> bool:
-        """Whether all bookies that the entries belong to have the first and the last of each."""
+        """Whether all bookies that a range belongs to have its first and its last entry."""
         for fragment, end in extents(metadata):
             for first, last in ranges:
                 first, last = max(first, fragment.first), min(last, end)
@@ -217,7 +221,8 @@ class Surplus:
     async def _count(self, seen: Held) -> bool:
         """Count in the metadata that entries are given back; False if anything has changed.
 
-        The ledger is withheld here now. Whoever repairs it keeps it in the queue until it is done.
+        The ledger is withheld here now. A ledger that is being repaired is in the queue until its
+        repair is done.
         """
         try:
             if await self._workshop.queue.read(seen.metadata.ledger_id) is not None:
@@ -229,7 +234,7 @@ class Surplus:
 
 
 class _Changed(Exception):
-    """The metadata are others than those that were seen."""
+    """The metadata is not the same as when it was seen."""
 
 
 def _counted(seen: LedgerMetadata, current: LedgerMetadata) -> LedgerMetadata:
@@ -239,7 +244,7 @@ def _counted(seen: LedgerMetadata, current: LedgerMetadata) -> LedgerMetadata:
 
 
 def agrees(facts: LedgerFacts | None, metadata: LedgerMetadata) -> bool:
-    """Whether the metadata have what a bookie remembers of the ledger."""
+    """Whether the metadata agrees with what a bookie remembers, and no replica is missing."""
     if facts is None or metadata.degraded:
         return False
     same = (facts.created_ms, facts.key_hash) == (metadata.created_ms, metadata.key_hash)
@@ -254,7 +259,7 @@ def _but_released(metadata: LedgerMetadata) -> LedgerMetadata:
 
 
 async def _surplus(bookie: Holder, metadata: LedgerMetadata) -> list[Ids]:
-    """The entries that a bookie holds and the ledger does not assign to it."""
+    """The entries that a bookie holds but that the ledger does not assign to it."""
     if not metadata.closed or metadata.ensemble_size != metadata.write_quorum:
         return []
     surplus: list[Ids] = []
@@ -264,7 +269,7 @@ async def _surplus(bookie: Holder, metadata: LedgerMetadata) -> list[Ids]:
 
 
 def elsewhere(metadata: LedgerMetadata, bookie_id: str) -> list[Ids]:
-    """The ids of a closed ledger that it does not assign to a bookie.
+    """The entry ids that a closed ledger does not assign to a bookie.
 
     >>> from engine.metadata.ledgers import Fragment, State
     >>> fragments = Fragment(0, ("a",)), Fragment(5, ("b",)), Fragment(9, ("a",))

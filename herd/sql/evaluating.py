@@ -23,7 +23,7 @@ from herd.types import Stored, returning
 
 _ROWS_AT_ONCE: Final = 1_000
 _FEW_ROWS: Final = 20
-"""A query over so many rows is built on the event loop."""
+"""A query over at most this many rows is built on the event loop."""
 _ORDER: Final = "n"
 
 

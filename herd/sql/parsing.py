@@ -180,12 +180,12 @@ def end_of(tree: exp.Expr) -> int:
 
 
 def is_long(tree: exp.Expr) -> bool:
-    """Whether a query is of a long text: to make it ready would keep the loop for long."""
+    """Whether a query has a long text, so that preparing it would block the loop for long."""
     return _LONG in tree.meta
 
 
 def mark_long(tree: exp.Expr) -> None:
-    """Note that a query is made of parts of a long text, or of many values (see `is_long`)."""
+    """Mark a query that is built from parts of a long text, or from many values (`is_long`)."""
     tree.meta[_LONG] = True
 
 

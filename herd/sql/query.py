@@ -124,7 +124,7 @@ class QueryEngine:
         return await query.answer()
 
     async def built(self, make: Callable[[], exp.Expr], *, long: bool) -> exp.Expr:
-        """The query that `make` builds. A long one is built, and later planned, in a thread."""
+        """Build a query with `make`. A long one is built, and later planned, in a thread."""
         if not long:
             return make()
         tree = await read_long(self.workers, make)

@@ -59,7 +59,7 @@ class Work:
         return self.own
 
     async def made(self, make: Callable[[], exp.Expr], *, long: bool = False) -> exp.Expr:
-        """A query that `make` builds of parts of the statement; `long` as in `built`."""
+        """Build a query with `make` from parts of the statement; `long` as in `built`."""
         return await self.query.built(make, long=self.long or long)
 
 
@@ -114,7 +114,7 @@ def newest(transaction: Transaction, table: Table, key: bytes) -> bytes | None:
 
 
 def changer_of(work: Work, table: Table, verify: Verify | None) -> Changer:
-    """What changes rows of a table, and those that go with them, by all constraints."""
+    """A changer of a table's rows, and of the rows that depend on them, by all constraints."""
     return Changer(work.transaction, table, verify, verifier)
 
 
@@ -122,9 +122,10 @@ _VERIFIER: Final = "herd:verifier"
 
 
 def verifier(table: Table) -> Verify | None:
-    """What raises `CheckViolation` for a row that a CHECK of the table refuses.
+    """A function that raises `CheckViolation` for a row that a CHECK of the table refuses.
 
-    It is compiled once and kept with the table: a CHECK may have thousands of constants.
+    None if the table has no CHECK. It is compiled once and kept with the table, because a CHECK may
+    have thousands of constants.
     """
     if not table.checks:
         return None

@@ -1,10 +1,10 @@
 """The rows that an UPDATE, a DELETE or a SELECT … FOR UPDATE is about.
 
 Invariants:
-- Rows are found without locks, then locked one by one in the order of their keys, and read again;
-  others run in between.
-- A row that has changed meanwhile is looked at anew (READ COMMITTED), or fails the statement
-  (SNAPSHOT); one that is gone is left out, or fails it.
+- Rows are found without locks, then locked one by one in the order of their keys, and read again.
+  Others may change rows in between.
+- A row that has changed meanwhile is checked again (READ COMMITTED), or the statement fails
+  (SNAPSHOT). A row that was deleted is left out, or the statement fails.
 """
 
 from collections.abc import AsyncIterator, Callable, Sequence
@@ -57,7 +57,7 @@ class Target:
             yield one
 
     def query(self, given: Given, extra: Sequence[exp.Expr] = ()) -> exp.Select:
-        """The query that the rows are found by, with other values of them."""
+        """The query that finds the rows, and the values of `extra` for each of them."""
         name = exp.to_identifier(self.table.name, quoted=True)
         alias = exp.TableAlias(this=name.copy())
         outputs: list[exp.Expr] = [exp.column(KEY), exp.column(POSITION)]
@@ -111,7 +111,7 @@ class Target:
     async def _again(
         self, work: Work, given: Given, row: Row, extra: list[exp.Expr]
     ) -> Sequence[Any] | None:
-        """Whether the condition still holds for a row that has changed: None, or the values."""
+        """The values of a row that has changed; None if the condition no longer holds for it."""
         if not extra:
             if self.where is None:
                 return ()

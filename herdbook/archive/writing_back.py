@@ -253,5 +253,5 @@ class _Writing:
         return fragment
 
     def facts(self, first: int, ensemble: tuple[str, ...]) -> LedgerFacts:
-        """What bookies shall remember of the ledger."""
+        """What bookies should remember of the ledger."""
         return self._context.facts(self._metadata, first, ensemble)

@@ -96,40 +96,45 @@ ZooKeeperCertificate = Annotated[
 ]
 ZooKeeperKey = Annotated[Path | None, typer.Option(help="That certificate's key, PEM.")]
 Listen = Annotated[str, typer.Option(help="Where clients reach the bookies: HOST:PORT.")]
-Grpc = Annotated[str, typer.Option(help="Where gRPC clients do: HOST:PORT. Default: no gRPC.")]
-Advertise = Annotated[
-    str, typer.Option(help="What clients dial instead of --listen, behind a proxy or translation.")
+Grpc = Annotated[
+    str, typer.Option(help="Where gRPC clients reach them: HOST:PORT. Default: no gRPC.")
 ]
-AdvertiseGrpc = Annotated[str, typer.Option(help="What clients dial instead of --grpc.")]
-Rack = Annotated[str, typer.Option(help="The rack, for placement: /row-1/rack-7, for example.")]
-Zone = Annotated[str, typer.Option(help="The zone, for placement: a building, for example.")]
+Advertise = Annotated[
+    str, typer.Option(help="What clients dial, if not --listen: for example a proxy's address.")
+]
+AdvertiseGrpc = Annotated[str, typer.Option(help="The same for --grpc.")]
+Rack = Annotated[str, typer.Option(help="The rack, for placement. Example: /row-1/rack-7.")]
+Zone = Annotated[str, typer.Option(help="The zone, for placement. Example: building-2.")]
 Host = Annotated[
     str | None, typer.Option(help="The machine, for placement. Default: this machine's name.")
 ]
 Cpus = Annotated[
     str,
     typer.Option(
-        help="The processors that this process keeps to, as 0,2-3, and where it interrupts nobody: "
-        "for one that shares its machine with those who call it. Default: all."
+        help="Run on these processors only (for example 0,2-3), without interrupting others there: "
+        "for a process that shares its machine with its callers. Default: all."
     ),
 ]
 CpuLatency = Annotated[
     int,
     typer.Option(
-        help="Within how many microseconds processors of this machine are asked to wake while "
-        "entries come: 0, they spin; -1, nothing is asked. Linux only: the user must be allowed to "
-        "write to /dev/cpu_dma_latency.",
+        help="While entries arrive, ask the processors of this machine to wake within this many "
+        "microseconds. 0: they spin. -1: do not ask. Linux only: the user must be allowed to write "
+        "to /dev/cpu_dma_latency.",
         min=-1,
         max=2_000_000_000,
     ),
 ]
 SecretFile = Annotated[
-    Path | None, typer.Option(help="A file with the secret that all of the cluster share.")
+    Path | None, typer.Option(help="A file with the secret that the whole cluster shares.")
 ]
 Certificate = Annotated[Path | None, typer.Option(help="This server's certificate, PEM.")]
 PrivateKey = Annotated[Path | None, typer.Option(help="The certificate's key, PEM.")]
 Authorities = Annotated[
-    Path | None, typer.Option(help="Who signs clients' certificates, PEM: each client needs one.")
+    Path | None,
+    typer.Option(
+        help="The authorities that sign clients' certificates, PEM: each client needs one."
+    ),
 ]
 Insecure = Annotated[
     bool, typer.Option(help="Serve other machines without asking them for any proof.")
@@ -138,9 +143,9 @@ MetricsAt = Annotated[str, typer.Option("--metrics", help="Serve Prometheus metr
 RepairGrace = Annotated[
     int | None,
     typer.Option(
-        help="How long a bookie may be away before it is given up and what it held is copied "
-        "again, milliseconds. Default: 300000, five minutes. That of the auditor counts, which "
-        "any bookie process may be: give all of them the same.",
+        help="How many milliseconds a bookie may be away before it is given up and its data is "
+        "copied again. Default: 300000 (five minutes). Only the auditor's value counts, and any "
+        "bookie process may be the auditor: give all of them the same value.",
         min=1,
     ),
 ]
@@ -173,7 +178,7 @@ def bookie(
     zookeeper_certificate: ZooKeeperCertificate = None,
     zookeeper_private_key: ZooKeeperKey = None,
 ) -> None:
-    """Run a bookie in each folder until told to stop. SIGTERM drains, a second one does not."""
+    """Run a bookie in each folder. SIGTERM drains and stops them, a second one stops at once."""
     if context.invoked_subcommand is not None:
         return
     data, zookeeper = _checked(data, zookeeper)

@@ -65,7 +65,7 @@ def write_client_file(settings: NodeSettings) -> Path:
     Raises `FolderError` if the node's own folder, which was made at its start, is gone.
     """
     told = {"url": settings.store, "wire": settings.wire, "survives": settings.survives}
-    # Earlier programs refuse a key that they do not know.
+    # An empty setting is left out: earlier programs refuse keys that they do not know.
     lines = [f"{name} = {toml_value(value)}" for name, value in told.items() if value]
     for name in ("security", "zookeeper", "audit"):
         lines += ["", f"[{name}]"]

@@ -177,7 +177,9 @@ class NodeSettings(Table, frozen=True):
     url: str = ""
     wire: Literal["framed", "grpc"] = "framed"
     survives: Literal["", "bookie", "host", "rack", "zone"] = ""
-    """The loss that acknowledged data survives. "": host in a cluster of more than two hosts."""
+    """The loss that acknowledged data survives: `bookie`, `host`, `rack` or `zone`. By default
+    `host` in a cluster of more than two hosts, otherwise `bookie`.
+    """
     host: str = ""
     rack: str = ""
     zone: str = ""
