@@ -148,8 +148,8 @@ class Placement:
         why = await self._shortage(quorums, present, registered, leaving)
         if possible:
             why = (
-                f"the usable bookies that register their {survives} are not in two {survives}s: "
-                f"{why}"
+                f"found no ensemble that stores each entry on bookies known to be in two "
+                f"{survives}s: {why}"
             )
         raise NotEnoughBookies(why)
 
@@ -220,7 +220,8 @@ class Placement:
         # are acknowledged by the old fragment and recovered by the new one. For the same reason, a
         # ledger that had no domains for a while never gets them again.
         staying = [UNKNOWN if index in failed else domain for index, domain in enumerate(domains)]
-        for tried in (found, self._elsewhere(found, failed, survives, staying, registered, full)):
+        usable = list(dict.fromkeys([*self._present(registered, leaving), *full]))
+        for tried in (found, self._elsewhere(found, failed, survives, staying, registered, usable)):
             if tried is not None:
                 numbers = self._domains(tried.bookies, survives, staying)
                 if writable(quorums.with_domains(numbers), range(len(tried.bookies))):
@@ -258,7 +259,7 @@ class Placement:
         survives: Survives,
         staying: Sequence[int],
         registered: Mapping[str, Registration],
-        full: Sequence[str],
+        usable: Sequence[str],
     ) -> Ensemble | None:
         """The same with a bookie of another host, rack or zone at the first failed index."""
         here = {
@@ -266,7 +267,6 @@ class Placement:
             for name, number in zip(found.bookies, staying, strict=True)
             if number != UNKNOWN and (seen := self._seen.get(name)) is not None
         }
-        usable = list(dict.fromkeys([*self._present(registered, ()), *full]))
         for name in self._rng.sample(usable, len(usable)):
             domain = getattr(registered[name], survives)
             if domain and domain not in here and name not in found.bookies:

@@ -20,9 +20,10 @@ Invariants:
 - Only closed ledgers have surplus, and only if each bookie of a fragment stores all entries of the
   fragment. A ledger that was written here within `surplus_quiet_ms`, or that waits for repair, has
   none: its repair may have read the entries here.
-- Entries are given back only after two looks, an interval apart, found the same metadata, in which
-  they belong to other bookies. Each of these bookies must then show the first and the last of the
-  entries, with the same bytes as here.
+- Entries are given back only after two looks, at least half an interval apart, found the same
+  metadata, in which they belong to other bookies. Each of these bookies must then show the first
+  and the last of the entries, with the same bytes as here. An entry that is damaged here must be
+  the same on all of them.
 - If the bookie remembers a fragment, an end, a time of creation or a key that the metadata does not
   have, it gives back nothing of that ledger. Entries after the end stay.
 - Fences, facts and tombstones stay.
@@ -45,7 +46,7 @@ from engine.repair.keeping_on import keep_on
 from engine.repair.ledger_repair import extents
 from engine.repair.outlook import Workshop
 from engine.run import NO_ENTRY
-from engine.transport.contract import LedgerFacts, ReadRequest
+from engine.transport.contract import LedgerFacts, ReadReply, ReadRequest, Status
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
@@ -214,6 +215,9 @@ class Surplus:
         except TimeoutError:
             return False
         runs = [intact_runs(reply, entry_id) for reply in replies]
+        if _damaged(replies[0], entry_id):
+            # Of no use to anybody.
+            del runs[0]
         if not all(runs):
             return False
         return len({each[0].cut(entry_id, entry_id).table for each in runs}) == 1
@@ -231,6 +235,16 @@ class Surplus:
         except (EngineError, _Changed):
             return False
         return True
+
+
+def _damaged(reply: ReadReply, entry_id: int) -> bool:
+    """Whether a bookie holds an entry but cannot return it as it was written."""
+    if reply.status is not Status.OK:
+        return False
+    if reply.unknown is not None and reply.unknown[0] <= entry_id <= reply.unknown[1]:
+        return True
+    first = reply.runs[0] if reply.runs else None
+    return first is not None and first.first == first.first_corrupt() == entry_id
 
 
 class _Changed(Exception):

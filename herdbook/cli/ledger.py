@@ -90,6 +90,10 @@ def list_ledgers(
     if name is not None:
         found = [metadata for metadata in found if name in metadata.bookies()]
     facts = [{**_facts(metadata), **_placed(metadata, up)} for metadata in found]
+    _print_ledgers(facts, unreadable, as_json)
+
+
+def _print_ledgers(facts: list[dict[str, Any]], unreadable: dict[int, str], as_json: bool) -> None:
     if as_json:
         facts += [
             {"ledger": ledger_id, "state": _UNREADABLE, "why": why}
@@ -314,13 +318,23 @@ def _readable(facts: dict[str, Any]) -> dict[str, str]:
         "entries": "not known while it is open" if entries == "?" else entries,
         "bytes": "not known while it is open" if length == "?" else length,
         "ensemble/write/ack quorum": quorums,
-        "survives the loss of": f"a {facts['survives']}",
+        "acknowledged entries survive": _survived(facts),
         "replicas": replicas,
         "created": moment_of(facts["created_ms"]),
         "fragments": "\n".join(fragments),
         "metadata": "\n".join(f"{name}: {value}" for name, value in facts["custom"].items()),
         "may fail together": "\n".join(flaws) or "no two replicas",
     }
+
+
+def _survived(facts: dict[str, Any]) -> str:
+    """The loss that the entries of the last fragment survive, for people."""
+    if facts["quorums"][2] == 1:
+        return "no loss while only one bookie has them: the ack quorum is 1"
+    if facts["survives"] != "bookie" and not facts["apart"]:
+        since = facts["fragments"][-1][0]
+        return f"the loss of a bookie; from entry {since} on not that of a {facts['survives']}"
+    return f"the loss of a {facts['survives']}"
 
 
 def _facts(metadata: LedgerMetadata) -> dict[str, Any]:
@@ -331,6 +345,8 @@ def _facts(metadata: LedgerMetadata) -> dict[str, Any]:
         "length": metadata.length,
         "quorums": [metadata.ensemble_size, metadata.write_quorum, metadata.ack_quorum],
         "survives": metadata.survives,
+        "strict": metadata.strict,
+        "apart": bool(metadata.fragments[-1].domains),
         "degraded": metadata.degraded,
         "created_ms": metadata.created_ms,
         "fragments": [[fragment.first, *fragment.ensemble] for fragment in metadata.fragments],

@@ -77,8 +77,8 @@ SESSION_MUTANTS: Final = (
         "any-cluster-will-do",
         "design 4.3: a store never reaches two clusters",
         _STORE,
-        'if self._cluster_id not in ("", cluster_id):',
-        'if cluster_id == "":',
+        'if self._cluster_id not in ("", node.cluster_id):',
+        'if node.cluster_id == "":',
         by_test(_FAULT_TESTS, "test_a_server_that_forgot_everything_is_not_taken_for_the_cluster"),
     ),
     Mutant(

@@ -225,6 +225,27 @@ SURVIVES_MUTANTS: Final = (
         by_test(_SURPLUS_TESTS, "test_nothing_is_given_back_of_a_ledger_that_waits_for_repair"),
     ),
     Mutant(
+        "a-damaged-entry-is-kept-for-ever",
+        "an entry that is damaged here is of no use, if the others have it",
+        _SURPLUS,
+        "            del runs[0]\n",
+        "            pass\n",
+        by_test(
+            _SURPLUS_TESTS, "test_an_entry_that_is_damaged_here_is_given_back_if_the_others_have_it"
+        ),
+    ),
+    Mutant(
+        "a-substitute-on-another-host-may-be-leaving",
+        "a bookie that is being decommissioned is chosen for nothing",
+        _PLACEMENT,
+        "        usable = list(dict.fromkeys([*self._present(registered, leaving), *full]))\n",
+        "        usable = list(dict.fromkeys([*self._present(registered, ()), *full]))\n",
+        by_test(
+            _PLACEMENT_TESTS,
+            "test_a_substitute_on_another_host_is_not_being_decommissioned",
+        ),
+    ),
+    Mutant(
         "other-bytes-count-as-the-entries",
         "those that the entries belong to show the same bytes",
         _SURPLUS,

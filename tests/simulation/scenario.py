@@ -11,9 +11,11 @@ import asyncio
 import random
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
+from itertools import permutations
 from typing import Final
 
 from engine.errors import CannotRead, EngineError, NotEnoughBookies, Unavailable
+from engine.ledger.quorum import UNKNOWN, Quorums, writable
 from engine.ledger.settings import ClientSettings
 from engine.ledger.writer import LedgerWriter
 from engine.metadata.memory import MemoryTree
@@ -96,10 +98,12 @@ class Scenario:
             BookieNode(self.world, f"bookie{number}", settings, self._repair)
             for number in range(bookie_count)
         ]
-        self.workload = Workload(_plan(rng, bookie_count), self.oracle)
+        plan = _plan(rng, bookie_count)
+        self.workload = Workload(plan, self.oracle)
         self._client_settings = draw_client_settings(rng, seed)
-        hosts = {node.settings.host for node in self.bookies if node.settings.host}
-        if len(hosts) > 2 and random.Random(f"strict {seed}").random() < 0.4:
+        hosts = [node.settings.host for node in self.bookies]
+        strict = len({*hosts} - {""}) > 2 and random.Random(f"strict {seed}").random() < 0.4
+        if strict and all(_on_two_hosts(hosts, sizes) for sizes in plan.quorums):
             self._client_settings = replace(self._client_settings, survives="host")
         self.oracle.host_of = self._host_of
         self._client_count = rng.randint(2, 4)
@@ -267,6 +271,19 @@ def _promised(ledger: LedgerOracle, lossy: set[str]) -> bool:
     """Whether each fragment of a ledger lost only bookies that it has to survive the loss of."""
     assert ledger.metadata is not None
     return may_lose(ledger.metadata, lossy)
+
+
+def _on_two_hosts(hosts: list[str], sizes: tuple[int, int, int]) -> bool:
+    """Whether some ensemble of the bookies can store every entry on two hosts."""
+    quorums = Quorums(*sizes, 1)
+    if quorums.ack == 1:
+        return True
+    numbers = [hosts.index(host) if host else UNKNOWN for host in hosts]
+    every = range(quorums.ensemble)
+    return any(
+        writable(quorums.with_domains(chosen), every)
+        for chosen in permutations(numbers, quorums.ensemble)
+    )
 
 
 def _plan(rng: random.Random, bookie_count: int) -> WorkloadPlan:

@@ -420,3 +420,14 @@ async def test_what_was_found_while_bookies_came_is_not_kept() -> None:
     await looking
     drawn = {name for _ in range(30) for name in (await yard.placement.new_ensemble(THREE)).bookies}
     assert drawn == set("abcd")
+
+
+async def test_a_substitute_on_another_host_is_not_being_decommissioned() -> None:
+    yard = Yard()
+    for name in ("a1", "a2", "a3", "c1"):
+        await yard.add(name, name[0])
+    await yard.decommission("c1")
+    found = await yard.placement.substitutes(
+        ("a1", "a2", "b1"), frozenset({2}), THREE, survives="host", domains=(0, 0, 1), strict=True
+    )
+    assert found is None

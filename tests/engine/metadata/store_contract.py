@@ -237,11 +237,12 @@ class StoreContract:
                 changed.clear()
                 await other.create(f"/repair/ledgers/{number}", b"")
                 await changed.wait()
-            await store.sync()
             for number in (3, 70_001, 70_000):
                 changed.clear()
                 await other.delete(f"/repair/ledgers/{number}")
                 await changed.wait()
+            await store.sync()
+            assert await numbers(store, "/repair/ledgers") == [5]
             end()
 
         self.run_with_sessions(scenario)

@@ -5,8 +5,8 @@ from typing import Any
 
 import msgspec
 
-from engine.metadata.contract import Page
 from engine.metadata.bookies import LOST
+from engine.metadata.contract import Page
 from engine.metadata.ledgers import Fragment, State
 from engine.metadata.memory import FaultyStore
 from engine.metadata.repairs import HeldItem, RepairItem

@@ -187,6 +187,25 @@ async def test_other_bytes_elsewhere_are_not_the_same_entries() -> None:
     assert field.held() == 10
 
 
+@pytest.mark.parametrize("known", [True, False])
+async def test_an_entry_that_is_damaged_here_is_given_back_if_the_others_have_it(
+    known: bool,
+) -> None:
+    field = await Field.of()
+    if known:
+        field.left.damaged.add((field.ledger_id, 9))
+    else:
+        field.left.corrupt(field.ledger_id, 9)
+    await field.look(times=4)
+    assert field.held() == 0
+    field = await Field.of()
+    field.left.corrupt(field.ledger_id, 9)
+    name = (await field.metadata()).fragments[0].ensemble[1]
+    field.yard.transport.bookies[name].corrupt(field.ledger_id, 9)
+    await field.look(times=4)
+    assert field.held() == 10
+
+
 @pytest.mark.parametrize("state", ["open", "written", "in use", "repair is off", "restored"])
 async def test_nothing_is_given_back_of_a_ledger_or_store_that_is_being_worked_on(
     state: str,
