@@ -13,7 +13,9 @@ Invariants:
 - Nothing is looked at while repair is switched off.
 - A survey reads a page at a time and ends with the term. One that was begun, or is owed since a
   bookie was given up, is owed until one was finished.
-- A survey that fails takes nothing from the time in which bookies were looked at.
+- A survey that fails takes nothing from the time in which bookies were looked at. While a long
+  survey runs, bookies are looked at as often as otherwise.
+- The ledgers of a lost bookie that the newest survey has found are queued before the next survey.
 """
 
 import asyncio
@@ -27,12 +29,13 @@ from engine.metadata.bookies import LOST
 from engine.metadata.ledgers import LedgerMetadata, State
 from engine.metadata.repairs import DISABLED, RepairItem
 from engine.repair.absences import Absences
+from engine.repair.bookie_index import BookieIndex
 from engine.repair.claim import Claim
 from engine.repair.keeping_on import keep_on
 from engine.repair.outlook import Outlook, Workshop
 from engine.repair.respreading import TOGETHER
 from engine.repair.sharing import Sharing
-from engine.repair.survey import ask_for, survey
+from engine.repair.survey import ask_for, read_paged, survey
 
 AUDITOR: Final = "/repair/auditor"
 _LOG: Final = logging.getLogger("engine.repair")
@@ -58,6 +61,9 @@ class Auditor:
         self._looked_s: float | None = None
         self._surveyed_s: float | None = None
         self._survey_owed = False
+        self._index: BookieIndex | None = None
+        self._indexed: frozenset[str] = frozenset()
+        """The bookies that are lost, or to go, whose ledgers were queued by it."""
         self._leaving: frozenset[str] = frozenset()
         self._hosts: frozenset[str] = frozenset()
         self._together: list[int] = []
@@ -92,6 +98,14 @@ class Auditor:
 
         Raises `MetadataUnavailable`.
         """
+        outlook = await self._look()
+        if outlook is None:
+            return
+        if self._survey_owed or self._survey_is_due() or outlook.leaving != self._leaving:
+            await self._survey(outlook)
+        await self._ask_to_part()
+
+    async def _look(self) -> Outlook | None:
         outlook = None
         try:
             outlook = await self._look_at_bookies()
@@ -99,11 +113,7 @@ class Auditor:
             if outlook is None:
                 # The store is away, or it is no time to look: nothing counts as absence.
                 self._looked_s = None
-        if outlook is None:
-            return
-        if self._survey_owed or self._survey_is_due() or outlook.leaving != self._leaving:
-            await self._survey(outlook)
-        await self._ask_to_part()
+        return outlook
 
     async def _look_at_bookies(self) -> Outlook | None:
         """Judge absences, if this is the auditor and repair is on; else None."""
@@ -136,6 +146,7 @@ class Auditor:
         self.elected = False
         self._looked_s = self._surveyed_s = None
         self._survey_owed = False
+        self._index, self._indexed = None, frozenset()
         self._together, self._hosts = [], frozenset()
         self._absent_s.clear()
         self._absences.forget()
@@ -235,26 +246,68 @@ class Auditor:
         return since_s >= self._workshop.settings.audit_interval_ms / 1000
 
     async def _survey(self, outlook: Outlook) -> None:
-        count = 0
         self._survey_owed = True
+        await self._queue_known(outlook)
+        count = 0
+        index = BookieIndex()
         sharing = Sharing(self._workshop, outlook)
         async for metadata in survey(self._workshop):
             count += 1
-            if count % self._workshop.settings.ledgers_a_page == 0 and not await self._goes_on():
-                return
+            index.add(metadata)
+            if count % self._workshop.settings.ledgers_a_page == 0:
+                if not await self._goes_on():
+                    return
+                if (seen := await self._look_meanwhile(outlook)) is None:
+                    return
+                outlook = seen
             wanted = wanted_of(metadata, outlook)
             if wanted is not None:
-                news = await ask_for(self._workshop, metadata.ledger_id, wanted)
-                self.ledgers_queued += news
+                await self._ask(metadata.ledger_id, wanted)
             else:
                 await sharing.look_at(metadata)
         await self._name_unreadable()
         self._leaving = outlook.leaving
+        self._index, self._indexed = index, outlook.lost | outlook.leaving
         # One that cannot be parted, whyever, holds the others up until the next survey at most.
         self._together, self._parting = sharing.ledgers, frozenset()
         self._survey_owed = False
         self._surveyed_s = self._workshop.clock.monotonic()
         self.surveys += 1
+
+    async def _look_meanwhile(self, outlook: Outlook) -> Outlook | None:
+        """Look at the bookies if it is time to; None if the survey is to end.
+
+        A survey of a million ledgers takes longer than the grace time of a bookie.
+        """
+        since_s = self._workshop.clock.monotonic() - (self._looked_s or 0.0)
+        if since_s < self._workshop.settings.look_interval_ms / 1000:
+            return outlook
+        seen = await self._look()
+        if seen is not None:
+            await self._queue_known(seen)
+        return seen
+
+    async def _queue_known(self, outlook: Outlook) -> None:
+        """Queue first what the newest survey found on bookies that are lost, or to go, since then.
+
+        In a small cluster, the survey itself is as quick.
+        """
+        gone = outlook.lost | outlook.leaving
+        if self._index is None or gone <= self._indexed:
+            return
+        if self._index.size > self._workshop.settings.ledgers_a_page:
+            ids = self._index.naming(gone - self._indexed)
+            async for page in self._workshop.ledgers.pages(self._index.last):
+                ids += page
+            async for found in read_paged(self._workshop, ids, {}):
+                wanted = [(each.ledger_id, wanted_of(each, outlook)) for each in found]
+                await asyncio.gather(
+                    *(self._ask(ledger_id, item) for ledger_id, item in wanted if item is not None)
+                )
+        self._indexed |= gone
+
+    async def _ask(self, ledger_id: int, wanted: RepairItem) -> None:
+        self.ledgers_queued += await ask_for(self._workshop, ledger_id, wanted)
 
     async def _ask_to_part(self) -> None:
         """Ask for a few ledgers whose replicas share a machine: what is lost never waits long."""
@@ -267,8 +320,7 @@ class Auditor:
         few, self._together = waiting[:PARTED_AT_ONCE], waiting[PARTED_AT_ONCE:]
         self._parting = frozenset(few)
         for ledger_id in few:
-            news = await ask_for(self._workshop, ledger_id, RepairItem(reasons=(TOGETHER,)))
-            self.ledgers_queued += news
+            await self._ask(ledger_id, RepairItem(reasons=(TOGETHER,)))
 
     async def _name_unreadable(self) -> None:
         """Let operators see which ledgers the survey passed over, the first of them by name."""

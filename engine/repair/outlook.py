@@ -92,6 +92,7 @@ class Workshop:
         self.bookies = Bookies(self.store)
         self.placement = Placement(self.bookies, rng, clock, self.settings.quarantine_ms)
         self.pace = Pace(clock, self.settings.copy_bytes_a_second)
+        self.reading = Pace(clock, self.settings.metadata_reads_a_second)
         self._client_settings = self.settings.client()
         self.troubles = Troubles()
         """Why bookies could not be reached."""

@@ -1,4 +1,4 @@
-"""How fast repair may go: a budget of bytes that fills with time.
+"""How fast repair may go: a budget of bytes, or of reads, that fills with time.
 
 Invariants:
 - Over any stretch of time no more is spent than the rate allows, and one step besides.
@@ -11,20 +11,20 @@ from engine.ports.clock import Clock
 
 
 class Pace:
-    """Bytes a second for all of one node's repair together."""
+    """The budget of all of one node's repair together."""
 
-    def __init__(self, clock: Clock, bytes_a_second: int) -> None:
-        assert bytes_a_second >= 0
+    def __init__(self, clock: Clock, a_second: int) -> None:
+        assert a_second >= 0
         self._clock = clock
-        self._bytes_a_second = bytes_a_second
+        self._a_second = a_second
         self._free_s = 0.0
 
-    async def spend(self, size_bytes: int) -> None:
+    async def spend(self, amount: int) -> None:
         """Wait until earlier steps are paid for, then take this one."""
-        if self._bytes_a_second == 0:
+        if self._a_second == 0:
             return
         now = self._clock.monotonic()
         start = max(now, self._free_s)
-        self._free_s = start + size_bytes / self._bytes_a_second
+        self._free_s = start + amount / self._a_second
         if start > now:
             await asyncio.sleep(start - now)

@@ -21,7 +21,8 @@ class RepairSettings:
     belong to other bookies, for example because a replica was moved (0: never). Before the first
     look, a ledger must not have been written there for `surplus_quiet_ms`.
     `retry_pause_ms` doubles with every failure of a ledger, up to `retry_pause_ms_max`.
-    `copy_bytes_a_second` bounds what one node reads and writes for repair (0: no bound).
+    `copy_bytes_a_second` bounds what one node reads and writes for repair (0: no bound), and
+    `metadata_reads_a_second` of how many ledgers it reads the metadata to find what to repair.
     """
 
     lost_bookie_grace_ms: int = 300_000
@@ -40,6 +41,7 @@ class RepairSettings:
     metadata_timeout_ms: int = limits.METADATA_TIMEOUT_MS
     step_bytes: int = limits.READ_BYTES_MAX
     copy_bytes_a_second: int = 64 * limits.MIB
+    metadata_reads_a_second: int = 2_000
     ledgers_a_page: int = 64
     ledgers_at_once: int = 2
     quarantine_ms: int = 10_000
@@ -48,6 +50,7 @@ class RepairSettings:
         assert self.retry_pause_ms_max >= self.retry_pause_ms > 0
         assert self.look_interval_ms > 0 and self.audit_interval_ms > 0
         assert 0 < self.step_bytes <= limits.READ_BYTES_MAX
+        assert self.metadata_reads_a_second >= 0
         assert self.ledgers_a_page > 0 and self.ledgers_at_once > 0
 
     def client(self) -> ClientSettings:

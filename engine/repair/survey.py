@@ -1,7 +1,8 @@
 """Looking at the metadata of all ledgers, a page at a time.
 
 Invariants:
-- At most `ledgers_a_page` values are read at once, and other work goes on between pages.
+- At most `ledgers_a_page` values are read at once, at most `metadata_reads_a_second` in a second,
+  and other work goes on between pages.
 - A ledger that was deleted meanwhile is passed over. So is one whose metadata cannot be read, which
   is remembered: whoever asks what all ledgers have in common must ask for those, too.
 - An absent metadata store ends the survey.
@@ -24,14 +25,24 @@ async def survey(workshop: Workshop, above: int = -1) -> AsyncIterator[LedgerMet
     passed over, when the survey is finished and began with the first ledger.
     """
     await workshop.store.sync()
-    size = workshop.settings.ledgers_a_page
     unreadable: dict[int, str] = {}
     async for ids in workshop.ledgers.pages(above):
-        for start in range(0, len(ids), size):
-            for metadata in await read_many(workshop, ids[start : start + size], unreadable):
+        async for page in read_paged(workshop, ids, unreadable):
+            for metadata in page:
                 yield metadata
     if above < 0:
         workshop.unreadable = unreadable
+
+
+async def read_paged(
+    workshop: Workshop, ledger_ids: Sequence[int], unreadable: dict[int, str]
+) -> AsyncIterator[list[LedgerMetadata]]:
+    """The metadata of some ledgers, as `read_many` returns them, a page at a time."""
+    size = workshop.settings.ledgers_a_page
+    for start in range(0, len(ledger_ids), size):
+        page = ledger_ids[start : start + size]
+        await workshop.reading.spend(len(page))
+        yield await read_many(workshop, page, unreadable)
 
 
 async def read_many(

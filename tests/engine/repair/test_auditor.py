@@ -1,17 +1,23 @@
 """Rules of the auditor: who it is, whom it gives up, what it asks for and takes back."""
 
 import asyncio
+import contextlib
+from collections.abc import AsyncIterator
 from dataclasses import replace
 
 import msgspec
+import pytest
 
+from engine.errors import MetadataUnavailable
 from engine.metadata.bookies import LOST
-from engine.metadata.ledgers import Held
+from engine.metadata.ledgers import Held, LedgerMetadata
 from engine.metadata.memory import MemoryTree
 from engine.metadata.repairs import RepairItem
 from engine.repair.auditor import AUDITOR, Auditor
 from engine.repair.doubt import Doubts
+from engine.repair.pace import Pace
 from engine.repair.survey import survey
+from tests.engine.ledger.scripted import LoopClock
 from tests.engine.repair.yard import GRACE_MS, SETTINGS, Yard
 
 GRACE_S = GRACE_MS / 1_000
@@ -152,6 +158,72 @@ async def test_a_survey_reads_a_page_at_a_time() -> None:
     workshop.ledgers.read = read  # type: ignore[method-assign]
     assert len([metadata async for metadata in survey(workshop)]) == 7
     assert max(most) == 2
+
+
+async def test_the_ledgers_of_a_lost_bookie_are_queued_before_the_next_survey(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    yard = await Yard.of(6)
+    written = [await yard.written(1) for _ in range(20)]
+    opened = await yard.writer(3)
+    workshop = yard.workshop(replace(SETTINGS, ledgers_a_page=4))
+    auditor = Auditor(workshop, "n1")
+    await auditor.look()
+    assert auditor.surveys == 1
+    later = await yard.written(1)
+    read: list[int] = []
+    inner = workshop.ledgers.read
+
+    async def reading(ledger_id: int) -> Held:
+        read.append(ledger_id)
+        return await inner(ledger_id)
+
+    def failing(*_: object) -> AsyncIterator[LedgerMetadata]:
+        raise MetadataUnavailable("before it has read any ledger")
+
+    monkeypatch.setattr(workshop.ledgers, "read", reading)
+    monkeypatch.setattr("engine.repair.auditor.survey", failing)
+    await yard.lose("b1")
+    for _ in range(2):
+        with contextlib.suppress(MetadataUnavailable):
+            await yard.look(auditor, GRACE_S + 4)
+    named = [each.ledger_id for each in written if "b1" in each.bookies()]
+    assert 0 < len(named) < 20
+    assert read == [*named, opened.ledger_id, later.ledger_id]
+    queued = [each for each in (*written, opened.metadata, later) if "b1" in each.bookies()]
+    assert await yard.queue.ids() == [each.ledger_id for each in queued]
+
+
+async def test_bookies_are_looked_at_while_a_long_survey_runs() -> None:
+    yard = await Yard.of(5)
+    for _ in range(30):
+        await yard.written(1)
+    workshop = yard.workshop(replace(SETTINGS, ledgers_a_page=2))
+    auditor = Auditor(workshop, "n1")
+    inner = workshop.ledgers.read
+    given_up: list[tuple[int, list[str]]] = []
+
+    async def slow(ledger_id: int) -> Held:
+        yard.clock.now_s += 2
+        given_up.append((auditor.surveys, await yard.store.children(LOST)))
+        return await inner(ledger_id)
+
+    await yard.lose("b1")
+    workshop.ledgers.read = slow  # type: ignore[method-assign]
+    await auditor.look()
+    assert auditor.surveys == 1 and (0, ["b1"]) in given_up
+
+
+async def test_a_survey_reads_only_so_many_ledgers_in_a_second() -> None:
+    yard = await Yard.of(3)
+    for _ in range(7):
+        await yard.written(1)
+    workshop = yard.workshop(replace(SETTINGS, ledgers_a_page=2, metadata_reads_a_second=400))
+    loop = asyncio.get_running_loop()
+    begun_s = loop.time()
+    workshop.reading = Pace(LoopClock(), 400)
+    assert len([metadata async for metadata in survey(workshop)]) == 7
+    assert loop.time() - begun_s >= 6 / 400
 
 
 # Doubt

@@ -218,6 +218,7 @@ async def test_a_survey_that_ended_when_repair_was_switched_off_is_owed_when_it_
     name = ledgers[0].fragments[0].ensemble[0]
     named = [each.ledger_id for each in ledgers if name in each.bookies()]
     await yard.lose(name)
+    auditor._index = None
     goes_on = auditor._goes_on
 
     async def switched_off() -> bool:
