@@ -2,8 +2,8 @@
 
 Invariants:
 - A ledger goes only after the metadata store said twice, `interval_ms` apart, each time after a
-  `sync()` and under the bookie's own cluster id, that it has no such key. A name missing from a
-  listing is never an answer.
+  `sync()` and under the bookie's own cluster id, that it has no such key. A name in a listing is
+  one that is there, but a name missing from a listing is never an answer.
 - A ledger written here within `quiet_ms` is not even asked about; a write between the two answers
   makes the first one void.
 - Nothing is collected while the store is being restored: a ledger's name may still be missing.
@@ -20,13 +20,15 @@ from dataclasses import dataclass
 from typing import Final, Protocol
 
 from engine.errors import FolderMismatch
-from engine.metadata.contract import MetadataStore
+from engine.metadata.contract import MetadataStore, pages
 from engine.metadata.ledgers import LEDGERS
 from engine.metadata.restoring import check_not_under_way
 from engine.ports.clock import Clock
 
 LEDGERS_PER_PAGE: Final = 1_024
 LEDGERS_PER_BURIAL: Final = 256
+_ASKED_A_LISTING: Final = 32
+"""A page of a listing takes about as long as asking for so many ledgers one by one."""
 
 
 class Holdings(Protocol):
@@ -128,16 +130,30 @@ class Collector:
         missing: list[int] = []
         while True:
             page = await self._holdings.ledgers(above, LEDGERS_PER_PAGE)
-            for ledger_id in page:
-                if not self._is_quiet(ledger_id):
-                    recent += 1
-                    continue
-                if await self._store.get(f"{LEDGERS}/{ledger_id}") is None:
+            quiet = [ledger_id for ledger_id in page if self._is_quiet(ledger_id)]
+            recent += len(page) - len(quiet)
+            listed = await self._listed(quiet)
+            for ledger_id in quiet:
+                there = ledger_id in listed
+                if not there and await self._store.get(f"{LEDGERS}/{ledger_id}") is None:
                     missing.append(ledger_id)
             held += len(page)
             if len(page) < LEDGERS_PER_PAGE:
                 return held, recent, missing
             above = page[-1]
+
+    async def _listed(self, ledger_ids: Sequence[int]) -> set[int]:
+        """Those of some ledgers, ascending, that listings have: many at a time. Perhaps not all."""
+        found: set[int] = set()
+        left = len(ledger_ids) // _ASKED_A_LISTING
+        if left:
+            wanted = set(ledger_ids)
+            async for numbers in pages(self._store, LEDGERS, ledger_ids[0] - 1):
+                found |= wanted.intersection(numbers)
+                left -= 1
+                if not left or numbers[-1] >= ledger_ids[-1]:
+                    break
+        return found
 
     async def _bury(self, doomed: list[int]) -> tuple[int, ...]:
         buried: list[int] = []

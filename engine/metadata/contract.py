@@ -73,7 +73,8 @@ class MetadataStore(Protocol):
         """The next numbers directly under `prefix` that are greater than `above`, ascending.
 
         A name counts if it is a number as `str` writes it. The size of a page is the store's
-        choice. Pages are no snapshot: a number that is there all the time is in one of them.
+        choice. Pages are no snapshot: a number that is there all the time is in one of them. An
+        empty page is the last one.
         """
         ...
 

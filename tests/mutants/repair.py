@@ -288,6 +288,45 @@ REPAIR_MUTANTS: Final = (
         by_test(_WORKER_TESTS, "test_what_is_lost_while_much_waits_comes_next"),
     ),
     Mutant(
+        "a-lost-bookies-ledgers-wait-for-the-survey",
+        "the ledgers of a lost bookie are queued before all others are read",
+        _AUDITOR,
+        "        await self._queue_known(outlook)\n        count = 0\n",
+        "        count = 0\n",
+        by_test(
+            _AUDITOR_TESTS, "test_the_ledgers_of_a_lost_bookie_are_queued_before_the_next_survey"
+        ),
+    ),
+    Mutant(
+        "open-ledgers-are-not-looked-at-again",
+        "the bookies of a ledger that is not closed may change at any time",
+        "engine/repair/bookie_index.py",
+        "            if number == _OPEN or not names.isdisjoint(bookie_ids)\n",
+        "            if not names.isdisjoint(bookie_ids)\n",
+        by_test(
+            _AUDITOR_TESTS, "test_the_ledgers_of_a_lost_bookie_are_queued_before_the_next_survey"
+        ),
+    ),
+    Mutant(
+        "nobody-looks-at-bookies-during-a-survey",
+        "a survey takes nothing from the time in which bookies are looked at",
+        _AUDITOR,
+        "        if since_s < self._workshop.settings.look_interval_ms / 1000:\n",
+        "        if since_s >= 0:\n",
+        by_test(_AUDITOR_TESTS, "test_bookies_are_looked_at_while_a_long_survey_runs"),
+    ),
+    Mutant(
+        "a-listing-denies-a-ledger",
+        "a name missing from a listing is never an answer",
+        "engine/bookie/garbage.py",
+        'if not there and await self._store.get(f"{LEDGERS}/{ledger_id}") is None:',
+        "if not there:",
+        by_test(
+            "engine/bookie/test_garbage.py",
+            "test_many_ledgers_are_looked_for_in_listings_which_prove_no_absence",
+        ),
+    ),
+    Mutant(
         "a-survey-cut-short-is-forgotten",
         "a survey that was begun is owed until one was finished",
         _AUDITOR,

@@ -10,6 +10,7 @@ _STORE: Final = "engine/metadata/zookeeper.py"
 _CLIENT: Final = "engine/metadata/zookeeper_client.py"
 _NUMBERS: Final = "engine/metadata/zookeeper_numbers.py"
 _WATCHES: Final = "engine/metadata/zookeeper_watches.py"
+_UPGRADE_TESTS: Final = "engine/metadata/test_zookeeper_upgrade.py"
 _FAULT_TESTS: Final = "engine/metadata/test_zookeeper_faults.py"
 _REAL: Final = "engine/metadata/test_zookeeper.py::TestZooKeeperStore"
 
@@ -80,6 +81,65 @@ SESSION_MUTANTS: Final = (
         'if self._cluster_id not in ("", node.cluster_id):',
         'if node.cluster_id == "":',
         by_test(_FAULT_TESTS, "test_a_server_that_forgot_everything_is_not_taken_for_the_cluster"),
+    ),
+    Mutant(
+        "a-key-is-made-by-a-layout-that-is-over",
+        "no key appears in a place where others have stopped to look",
+        _STORE,
+        "            steps: list[Step] = [Check(self._layout.cluster, version)]\n",
+        "            steps: list[Step] = [Check(self._layout.cluster, -1)]\n",
+        by_test(
+            _UPGRADE_TESTS,
+            "test_a_session_from_before_the_upgrade_makes_keys_where_all_find_them",
+        ),
+    ),
+    Mutant(
+        "a-key-that-was-not-moved-is-made-again",
+        "a key is in one place",
+        _STORE,
+        "                steps += [Create(flat), Delete(flat)]\n",
+        "                pass\n",
+        by_test(_UPGRADE_TESTS, "test_a_key_that_was_not_moved_yet_is_not_made_twice"),
+    ),
+    Mutant(
+        "a-moved-key-begins-a-new-version",
+        "a compare-and-set by a version from before the move fails",
+        _STORE,
+        "            counted += [Set(inside)] * (found.version - 1)\n",
+        "",
+        by_test(_UPGRADE_TESTS, "test_a_compare_and_set_by_an_old_version_fails_after_the_move"),
+    ),
+    Mutant(
+        "a-key-is-moved-as-it-was-read",
+        "what others write while a key is moved is not lost",
+        _STORE,
+        "                await self._commit([Delete(flat, found.version), *counted])\n",
+        "                await self._commit([Delete(flat), *counted])\n",
+        by_test(_UPGRADE_TESTS, "test_nothing_is_lost_of_what_others_write_during_an_upgrade"),
+    ),
+    Mutant(
+        "an-upgrade-does-not-wait-for-earlier-programs",
+        "nothing is moved while a program of an earlier version is running",
+        "engine/metadata/upgrade.py",
+        "    await _refuse_earlier(store)\n",
+        "",
+        by_test(_UPGRADE_TESTS, "test_nothing_is_moved_while_a_program_of_an_earlier_version_runs"),
+    ),
+    Mutant(
+        "the-newest-place-is-looked-at-first",
+        "a key that is moved while it is looked for is found",
+        "engine/metadata/zookeeper_paths.py",
+        "return (inside,) if self.spread is Spread.FOLDERS else (flat, inside)",
+        "return (inside,) if self.spread is Spread.FOLDERS else (inside, flat)",
+        by_test(_UPGRADE_TESTS, "test_a_key_that_is_moved_while_it_is_looked_for_is_found"),
+    ),
+    Mutant(
+        "a-folder-that-comes-is-not-watched",
+        "a watch of numbered keys fires whichever comes or goes",
+        _WATCHES,
+        "                if key in NUMBERED and folder == self._layout.folder(key):\n",
+        "                if not key:\n",
+        by_test(_REAL, "test_a_watch_of_numbered_keys_fires_whichever_comes_or_goes"),
     ),
     Mutant(
         "callers-who-share-a-write-share-a-number",

@@ -61,13 +61,16 @@ class Herd:
 
 
 class WatchedStore(MemoryStore):
-    """Counts syncs, fails on demand, and lists nothing, ever."""
+    """Counts what it is asked, fails on demand, and forgets some keys in its listings."""
 
     def __init__(self, tree: MemoryTree) -> None:
         super().__init__(tree, 99)
         self.syncs = 0
         self.fail_at_get: int | None = None
         self.gets = 0
+        self.listings = 0
+        self.fail_at_listing = False
+        self.unlisted: set[int] = set()
 
     async def sync(self) -> None:
         self.syncs += 1
@@ -79,11 +82,13 @@ class WatchedStore(MemoryStore):
             raise MetadataUnavailable("away")
         return await super().get(key)
 
-    async def children(self, prefix: str) -> list[str]:
-        raise AssertionError("a listing is never asked for garbage")
-
     async def page(self, prefix: str, above: int = -1) -> Page:
-        raise AssertionError("a listing is never asked for garbage")
+        self.listings += 1
+        if self.fail_at_listing:
+            raise MetadataUnavailable("away")
+        numbers, _ = await super().page(prefix, above)
+        numbers = [number for number in numbers if number not in self.unlisted][:400]
+        return Page(numbers, more=bool(numbers))
 
 
 async def test_a_ledger_goes_after_two_denials_an_interval_apart() -> None:
@@ -97,6 +102,30 @@ async def test_a_ledger_goes_after_two_denials_an_interval_apart() -> None:
     herd.clock.now_s += 1
     assert (await herd.collector.collect()).buried == (9,)
     assert herd.buried == [9] and herd.store.syncs == 3
+
+
+async def test_many_ledgers_are_looked_for_in_listings_which_prove_no_absence() -> None:
+    herd = Herd(2_000)
+    await herd.know(*range(1_000), *range(1_001, 2_000))
+    herd.store.unlisted = {7, 1_500}
+    herd.clock.now_s = HOUR_S
+    first = await herd.collector.collect()
+    assert (first.held, first.missing) == (2_000, 1)
+    assert herd.store.gets == 3 and herd.store.listings <= 8
+    herd.clock.now_s += INTERVAL_S
+    assert (await herd.collector.collect()).buried == (1_000,)
+    herd.store.fail_at_listing = True
+    with pytest.raises(MetadataUnavailable):
+        await herd.collector.collect()
+
+
+async def test_few_ledgers_among_many_are_asked_for_one_by_one() -> None:
+    herd = Herd(0)
+    herd.held = {number * 10_000 for number in range(40)}
+    await herd.know(*herd.held, *range(1, 5_000))
+    herd.clock.now_s = HOUR_S
+    assert (await herd.collector.collect()).missing == 0
+    assert herd.store.listings <= 2 and herd.store.gets >= 38
 
 
 async def test_a_known_ledger_never_goes() -> None:

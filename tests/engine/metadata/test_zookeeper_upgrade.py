@@ -133,16 +133,17 @@ async def test_a_compare_and_set_by_an_old_version_fails_after_the_move() -> Non
     async with old_cluster() as old:
         store, other = old.stores
         await store.create("/ledgers/17", b"a")
-        assert await store.set("/ledgers/17", b"b", 0) == 1
+        for version in range(3):
+            assert await store.set("/ledgers/17", b"b", version) == version + 1
         held = await other.get("/ledgers/17")
-        assert held == (b"b", 1)
+        assert held == (b"b", 3)
         await store.upgrade()
-        assert await store.set("/ledgers/17", b"c", 1) == 2
+        assert await store.set("/ledgers/17", b"c", 3) == 4
         with pytest.raises(VersionConflict):
-            await other.set("/ledgers/17", b"mine", 1)
+            await other.set("/ledgers/17", b"mine", 3)
         with pytest.raises(VersionConflict):
-            await other.delete("/ledgers/17", 1)
-        assert await other.set("/ledgers/17", b"d", 2) == 3
+            await other.delete("/ledgers/17", 3)
+        assert await other.set("/ledgers/17", b"d", 4) == 5
         await other.delete("/ledgers/17")
         assert await store.get("/ledgers/17") is None
 
@@ -170,6 +171,26 @@ async def test_a_key_that_was_not_moved_yet_is_not_made_twice() -> None:
                 await each.create("/repair/ledgers/7", b"second")
         await late.upgrade()
         assert await store.get("/repair/ledgers/7") == (b"first", 0)
+
+
+async def test_a_key_that_is_moved_while_it_is_looked_for_is_found(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    async with old_cluster() as old:
+        store, other = old.stores
+        await store.create("/ledgers/17", b"cow")
+        assert await old.nodes("/ledgers") == {"17"}
+        client_get = other._client.get
+
+        async def get_and_move(path: str) -> Versioned:
+            try:
+                return await client_get(path)
+            finally:
+                await store.upgrade()
+
+        monkeypatch.setattr(other._client, "get", get_and_move)
+        assert await other.get("/ledgers/17") == (b"cow", 0)
+        assert await old.nodes("/ledgers") == {"0!"}
 
 
 async def test_an_interrupted_upgrade_is_continued() -> None:
