@@ -1,5 +1,7 @@
 """What many tablespaces cost that nobody uses: a cluster of three nodes, with two and with 2,000.
 
+Many ledgers are measured in `benchmarks.scale_ledgers`.
+
 Invariants:
 - Both are measured on the same cluster, in one run: nothing but the number of tablespaces differs.
 - The nodes are those of `herdbook dev`, with its settings; what is told apart is a node's process
@@ -25,6 +27,7 @@ from typing import Final, NamedTuple
 
 import herdbook
 from benchmarks.result import Result
+from benchmarks.scale_ledgers import SUBJECT, ledger_short, ledgers_million
 from benchmarks.setting import Setting, note, run
 from blobit import Bucket
 from engine.connecting import connect
@@ -32,7 +35,6 @@ from herd.errors import OperationalError
 from herd.nodes.commands import SpaceCommands
 from herdbook.connecting import AsyncCluster, Cluster
 
-SUBJECT: Final = "scale"
 NODES: Final = 3
 _READY_S: Final = 90.0
 _SUSPENDED_S: Final = 900.0
@@ -111,6 +113,8 @@ def failover(setting: Setting) -> list[Result]:
 SCENARIOS: Final[dict[str, Callable[[Setting], list[Result]]]] = {
     "tablespaces": tablespaces,
     "failover-groups": failover,
+    "ledgers-million": ledgers_million,
+    "ledger-short": ledger_short,
 }
 
 

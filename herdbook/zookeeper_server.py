@@ -96,13 +96,15 @@ class ZooKeeperServer:
         host: str = "127.0.0.1",
         ensemble: Ensemble | None = None,
         ends_with_parent: bool = False,
+        heap_mib: int = 256,
     ) -> None:
-        """`ends_with_parent`, for a process of one thread on Linux: no `kill -9` of this process
+        """`heap_mib` is how much memory Java may use for the data. `ends_with_parent`, for a process of one thread on Linux: no `kill -9` of this process
         leaves the server behind."""
         self._ends_with_parent = ends_with_parent and sys.platform == "linux"
         self.folder = folder.absolute()
         self.host = host
         self._ensemble = ensemble
+        self._heap_mib = heap_mib
         self._port = port
         self._process: subprocess.Popen[bytes] | None = None
 
@@ -141,7 +143,7 @@ class ZooKeeperServer:
         """
         if self.runs:
             return
-        command = _command(find_java(), find_jars(), self.folder)
+        command = _command(find_java(), find_jars(), self.folder, self._heap_mib)
         chosen = self._port
         for attempt in range(_PORTS_TRIED):
             self._port = free_port(self.host, chosen)
@@ -322,10 +324,10 @@ def _java_major(java: Path) -> int:
     return int(found.group(1)) if found is not None else 0
 
 
-def _command(java: str, jars: list[Path], folder: Path) -> list[str]:
+def _command(java: str, jars: list[Path], folder: Path, heap_mib: int) -> list[str]:
     return [
         java,
-        "-Xmx256m",
+        f"-Xmx{heap_mib}m",
         "-XX:+UseSerialGC",
         # Short runs gain from a quick start more than from the best code.
         "-XX:TieredStopAtLevel=1",

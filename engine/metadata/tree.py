@@ -177,6 +177,13 @@ def numbers_of(names: Iterable[str]) -> list[int]:
     >>> numbers_of(["17", "notes", "2", "02", "0"])
     [17, 2, 0]
     """
+    names = list(names)
+    joined = "".join(names)
+    if joined.isascii() and joined.isdigit():
+        # The usual case, ten thousand names at once: no step for each name in Python.
+        numbers = list(map(int, names))
+        if len("".join(map(str, numbers))) == len(joined):
+            return numbers
     return [int(name) for name in names if _is_number(name)]
 
 

@@ -217,9 +217,9 @@ class ZooKeeperStore:
             for start in range(0, len(folders), _AT_ONCE):
                 few = folders[start : start + _AT_ONCE]
                 lists = await asyncio.gather(
-                    *(self._names_in(prefix, each, folders[-1]) for each in few)
+                    *(self._nodes_in(prefix, each, folders[-1]) for each in few)
                 )
-                found.update(*lists)
+                found.update(*map(self._layout.names, lists))
             names = sorted(found)
         return names
 
@@ -232,7 +232,7 @@ class ZooKeeperStore:
             return Page(_above(names, above), more=False)
         for folder in folders:
             if folder >= above // FOLDER_NUMBERS:
-                numbers = _above(await self._names_in(prefix, folder, folders[-1]), above)
+                numbers = _above(await self._nodes_in(prefix, folder, folders[-1]), above)
                 if numbers:
                     return Page(numbers, folder < folders[-1])
         return Page([], more=False)
@@ -364,14 +364,14 @@ class ZooKeeperStore:
         folders = self._layout.numbered_folders(nodes) if prefix in NUMBERED else []
         return self._layout.names(nodes), folders
 
-    async def _names_in(self, prefix: str, folder: int, newest: int) -> list[str]:
-        """The names in one folder of numbered keys. An empty one is removed, but for the newest."""
+    async def _nodes_in(self, prefix: str, folder: int, newest: int) -> list[str]:
+        """The nodes in one folder of numbered keys. An empty one is removed, but for the newest."""
         path = self._layout.numbered_folder(prefix, folder)
         try:
-            names = self._layout.names(await self._read(partial(self._client.children, path)))
-            if not names and folder != newest:
+            nodes = await self._read(partial(self._client.children, path))
+            if not nodes and folder != newest:
                 await self._write(partial(self._client.delete, path, None))
-            return names
+            return nodes
         except NotFound:
             return []
 
