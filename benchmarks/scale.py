@@ -27,7 +27,7 @@ from typing import Final, NamedTuple
 
 import herdbook
 from benchmarks.result import Result
-from benchmarks.scale_ledgers import SUBJECT, ledger_short, ledgers_million
+from benchmarks.scale_ledgers import SUBJECT, ledger_short, ledgers_million, space
 from benchmarks.setting import Setting, note, run
 from blobit import Bucket
 from engine.connecting import connect
@@ -115,6 +115,7 @@ SCENARIOS: Final[dict[str, Callable[[Setting], list[Result]]]] = {
     "failover-groups": failover,
     "ledgers-million": ledgers_million,
     "ledger-short": ledger_short,
+    "space": space,
 }
 
 

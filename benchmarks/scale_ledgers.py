@@ -6,11 +6,13 @@ Invariants:
 """
 
 import asyncio
+import os
 import random
 import resource
 import statistics
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import AsyncExitStack, asynccontextmanager, suppress
 from itertools import count as counting
 from pathlib import Path
 from typing import Final
@@ -20,7 +22,13 @@ import msgspec
 from benchmarks.ledger_cluster import BOOKIES, started_cluster
 from benchmarks.result import Result
 from benchmarks.setting import Setting, note, run
+from engine.bookie.garbage import GarbageSettings
+from engine.bookie.index_rocks import RocksIndex
+from engine.bookie.upkeep import UpkeepSettings
+from engine.connecting import Connection, connect
 from engine.errors import BookieUnavailable
+from engine.folder.owner import FolderPorts
+from engine.limits import MIB
 from engine.metadata.bookies import Bookies, FolderAge, Registration
 from engine.metadata.ledgers import LEDGERS, Fragment, Held, LedgerMetadata, Ledgers, State
 from engine.metadata.majors import LAYOUT_MAJOR
@@ -29,8 +37,14 @@ from engine.metadata.zookeeper_client import Create
 from engine.metadata.zookeeper_paths import ancestors
 from engine.metadata.zookeeper_settings import ZooKeeperSettings
 from engine.ports.clock import SystemClock
+from engine.ports.system_disk import SystemDisk
+from engine.ports.system_workers import ThreadWorkers
 from engine.repair.auditor import Auditor
+from engine.repair.decommission import Decommission
 from engine.repair.outlook import Workshop
+from engine.repair.settings import RepairSettings
+from engine.server import BookieServer
+from engine.server_settings import ServerSettings
 from engine.transport.contract import Bookie
 from herdbook.zookeeper_server import ZooKeeperServer
 
@@ -40,6 +54,17 @@ _A_TRANSACTION: Final = 500
 _HEAP_MIB: Final = 2_048
 _PATIENT: Final = ZooKeeperSettings(session_timeout_ms=30_000)
 _CALLERS: Final = 50
+_ENTRY_BYTES: Final = 1 * MIB
+_LEDGER_BYTES: Final = 64 * MIB
+_ENOUGH: Final = 1.1
+_SPACE_S: Final = 300.0
+_LOOK_S: Final = 1.0
+_EAGER: Final = RepairSettings(
+    surplus_interval_ms=5_000, surplus_quiet_ms=5_000, look_interval_ms=1_000, copy_bytes_a_second=0
+)
+_OFTEN: Final = UpkeepSettings(
+    garbage=GarbageSettings(interval_ms=5_000), minor_interval_ms=5_000, major_interval_ms=15_000
+)
 
 
 def ledgers_million(setting: Setting) -> list[Result]:
@@ -77,6 +102,91 @@ def ledger_short(setting: Setting) -> list[Result]:
     with setting.scratch() as folder:
         rate, limit = run(measured(folder))
     return [Result(SUBJECT, "ledger-short", round(rate), "ledgers/s", round(limit))]
+
+
+def space(setting: Setting) -> list[Result]:
+    """What disks hold after a bookie was decommissioned, by what the metadata assigns to bookies.
+
+    The grace times are seconds here, not hours; nothing else is different from a server's settings.
+    The segment that each bookie writes to stays as it is, so there must be some gigabytes.
+    """
+    ledgers = setting.size(54, 20)
+
+    async def measured(folder: Path) -> tuple[float, float]:
+        with ZooKeeperServer(folder / "zookeeper") as zookeeper:
+            async with _servers(folder, zookeeper.hosts, 5) as (client, servers):
+                return await _give_space_back(client, servers, folder, ledgers)
+
+    with setting.scratch() as folder:
+        held, seconds = run(measured(folder))
+    return [
+        Result(SUBJECT, "space", round(held, 3), "of the bytes that ledgers name", 1.1),
+        Result(SUBJECT, "space-seconds", round(seconds, 1), "s", None),
+    ]
+
+
+async def _give_space_back(
+    client: Connection, servers: list[BookieServer], folder: Path, ledgers: int
+) -> tuple[float, float]:
+    """Write, decommission a bookie, and wait for space: the ratio and the seconds."""
+    body = os.urandom(_ENTRY_BYTES)
+    for _ in range(ledgers):
+        writer = await client.create_ledger(3, 3, 2)
+        appends = [writer.append(body) for _ in range(_LEDGER_BYTES // _ENTRY_BYTES)]
+        await asyncio.gather(*appends)
+        await writer.close()
+    named = ledgers * 3 * _LEDGER_BYTES
+    note(f"disks hold {_disk_bytes(folder) / named:.3f} of {named // MIB:,} MiB")
+    began_s = time.perf_counter()
+    workshop = Workshop(
+        store=client.store,
+        transport=client.transport,
+        clock=client.clock,
+        rng=client.rng,
+        settings=_EAGER,
+    )
+    await Decommission(workshop, servers[0].bookies[0]).run()
+    note(f"all replicas moved after {time.perf_counter() - began_s:.0f} s")
+    held, seconds = 2 * _ENOUGH, 0.0
+    while held > _ENOUGH and seconds < _SPACE_S:
+        await asyncio.sleep(_LOOK_S)
+        held, seconds = _disk_bytes(folder) / named, time.perf_counter() - began_s
+    return held, seconds
+
+
+def _disk_bytes(folder: Path) -> int:
+    """What the folders of all bookies take on the disk."""
+    total = 0
+    for path in folder.glob("bookie-*/**/*"):
+        # Files may go while they are counted.
+        with suppress(OSError):
+            total += path.stat().st_blocks * 512 if path.is_file() else 0
+    return total
+
+
+@asynccontextmanager
+async def _servers(
+    folder: Path, hosts: str, count: int
+) -> AsyncIterator[tuple[Connection, list[BookieServer]]]:
+    """So many servers of a bookie each in this process, and a client of theirs."""
+    async with AsyncExitStack() as stack:
+        workers = ThreadWorkers(asyncio.get_running_loop())
+        stack.push_async_callback(workers.close)
+        servers = []
+        for number in range(count):
+            store = await ZooKeeperStore.connect(hosts, chroot="/space")
+            stack.push_async_callback(store.close)
+            ports = FolderPorts(
+                SystemClock(), random.Random(number), workers, SystemDisk, RocksIndex
+            )
+            settings = ServerSettings(host=f"machine-{number}", repair=_EAGER, upkeep=_OFTEN)
+            server = await BookieServer.start(
+                [folder / f"bookie-{number}"], store=store, ports=ports, settings=settings
+            )
+            stack.push_async_callback(server.close)
+            servers.append(server)
+        client = await stack.enter_async_context(connect(f"herdbook://{hosts}/space"))
+        yield client, servers
 
 
 async def _rate(work: Callable[[], Awaitable[None]], total: int) -> float:

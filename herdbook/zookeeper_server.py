@@ -98,7 +98,9 @@ class ZooKeeperServer:
         ends_with_parent: bool = False,
         heap_mib: int = 256,
     ) -> None:
-        """`heap_mib` is how much memory Java may use for the data. `ends_with_parent`, for a process of one thread on Linux: no `kill -9` of this process
+        """`heap_mib` is how much memory Java may use for the data.
+
+        `ends_with_parent`, for a process of one thread on Linux: no `kill -9` of this process
         leaves the server behind."""
         self._ends_with_parent = ends_with_parent and sys.platform == "linux"
         self.folder = folder.absolute()

@@ -15,12 +15,13 @@ Invariants:
 - Bytes are forgotten by a tombstone in the journal first; the index follows.
 """
 
+import asyncio
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final, Protocol
 
 from engine.errors import FolderMismatch
-from engine.metadata.contract import MetadataStore, pages
+from engine.metadata.contract import MetadataStore
 from engine.metadata.ledgers import LEDGERS
 from engine.metadata.restoring import check_not_under_way
 from engine.ports.clock import Clock
@@ -29,6 +30,8 @@ LEDGERS_PER_PAGE: Final = 1_024
 LEDGERS_PER_BURIAL: Final = 256
 _ASKED_A_LISTING: Final = 32
 """A page of a listing takes about as long as asking for so many ledgers one by one."""
+_NUMBERS_A_PAGE_MAX: Final = 20_000
+"""A store that lists more at once has no pages: a list of it takes too long to be read often."""
 
 
 class Holdings(Protocol):
@@ -83,6 +86,39 @@ class GarbageRound:
     recent: int = 0
 
 
+class _Listing:
+    """All ledgers of the store, read once in a round, as far as enough of them are looked for."""
+
+    def __init__(self, store: MetadataStore) -> None:
+        self.is_large = False
+        """Whether the store lists very many ledgers at once."""
+        self._store = store
+        self._numbers: list[int] = []
+        self._more = True
+        self._budget = 0
+
+    async def of(self, ledger_ids: Sequence[int]) -> set[int]:
+        """Those of some ledgers that are listed, and perhaps not all of them.
+
+        The ids are ascending, and higher than those of the call before.
+        """
+        found: set[int] = set()
+        self._budget += len(ledger_ids)
+        while ledger_ids:
+            found.update(set(ledger_ids).intersection(self._numbers))
+            last = self._numbers[-1] if self._numbers else -1
+            ledger_ids = [each for each in ledger_ids if each > last]
+            if not ledger_ids or not self._more or self._budget < _ASKED_A_LISTING:
+                break
+            self._budget -= _ASKED_A_LISTING
+            above = max(last, ledger_ids[0] - 1)
+            self._numbers, self._more = await self._store.page(LEDGERS, above)
+            self.is_large |= len(self._numbers) > _NUMBERS_A_PAGE_MAX
+            # The page may be from memory: others get their turn.
+            await asyncio.sleep(0)
+        return found
+
+
 class Collector:
     """Decides, round by round, which ledgers are gone for certain."""
 
@@ -98,6 +134,7 @@ class Collector:
         self._clock = clock
         self._settings = settings or GarbageSettings()
         self._missing_since_s: dict[int, float] = {}
+        self._lists = True
         self.last_round: GarbageRound | None = None
 
     async def collect(self, *, confirmed: int = 0) -> GarbageRound:
@@ -127,33 +164,23 @@ class Collector:
     async def _ask(self) -> tuple[int, int, list[int]]:
         """Count the held ledgers, and the recent; name those that the store positively lacks."""
         held, recent, above = 0, 0, -1
+        listing = _Listing(self._store) if self._lists else None
         missing: list[int] = []
         while True:
             page = await self._holdings.ledgers(above, LEDGERS_PER_PAGE)
             quiet = [ledger_id for ledger_id in page if self._is_quiet(ledger_id)]
             recent += len(page) - len(quiet)
-            listed = await self._listed(quiet)
+            listed = await listing.of(quiet) if listing is not None else ()
             for ledger_id in quiet:
                 there = ledger_id in listed
                 if not there and await self._store.get(f"{LEDGERS}/{ledger_id}") is None:
                     missing.append(ledger_id)
+            if listing is not None and listing.is_large:
+                listing, self._lists = None, False
             held += len(page)
             if len(page) < LEDGERS_PER_PAGE:
                 return held, recent, missing
             above = page[-1]
-
-    async def _listed(self, ledger_ids: Sequence[int]) -> set[int]:
-        """Those of some ledgers, ascending, that listings have: many at a time. Perhaps not all."""
-        found: set[int] = set()
-        left = len(ledger_ids) // _ASKED_A_LISTING
-        if left:
-            wanted = set(ledger_ids)
-            async for numbers in pages(self._store, LEDGERS, ledger_ids[0] - 1):
-                found |= wanted.intersection(numbers)
-                left -= 1
-                if not left or numbers[-1] >= ledger_ids[-1]:
-                    break
-        return found
 
     async def _bury(self, doomed: list[int]) -> tuple[int, ...]:
         buried: list[int] = []

@@ -161,11 +161,11 @@ class RemoteStore:
 
     async def page(self, prefix: str, above: int = -1) -> Page:
         """The next numbers directly under `prefix` that are greater than `above`."""
+        await self._settled(f"{prefix.rstrip('/')}/")
         connection = self._connection
         if connection is not None and connection.welcome.minor < PAGES_MINOR:
             numbers = numbers_of(await self.children(prefix))
             return Page(sorted(number for number in numbers if number > above), more=False)
-        await self._settled(f"{prefix.rstrip('/')}/")
         answer = await self._call(messages.Page(prefix, above))
         return Page(answer.numbers or [], answer.more)
 

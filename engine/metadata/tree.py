@@ -7,7 +7,6 @@ Invariants:
 - An owned (ephemeral) key is listed with its owner exactly while it exists.
 """
 
-import heapq
 from collections.abc import Callable, Iterable, Iterator
 from typing import Final
 
@@ -70,8 +69,8 @@ class Tree:
     def page(self, prefix: str, above: int) -> Page:
         """The lowest numbers above one among these names, at most `PAGE_NUMBERS`."""
         names = self._names.get(prefix.rstrip("/"), ())
-        numbers = [number for number in numbers_of(names) if number > above]
-        return Page(heapq.nsmallest(PAGE_NUMBERS, numbers), len(numbers) > PAGE_NUMBERS)
+        numbers = sorted(number for number in numbers_of(names) if number > above)
+        return Page(numbers[:PAGE_NUMBERS], len(numbers) > PAGE_NUMBERS)
 
     def counter(self, counter: str) -> int:
         """The highest number used up; 0 at first."""

@@ -37,7 +37,7 @@ from engine.errors import (
 from engine.metadata.contract import Page, Versioned
 from engine.metadata.losses import Losses
 from engine.metadata.majors import LAYOUT_MAJOR
-from engine.metadata.tree import check_value, numbers_of
+from engine.metadata.tree import check_key, check_value, numbers_of
 from engine.metadata.zookeeper_client import (
     Check,
     ConnectionLost,
@@ -55,6 +55,7 @@ from engine.metadata.zookeeper_paths import (
     Layout,
     Spread,
     ancestors,
+    is_numbered,
 )
 from engine.metadata.zookeeper_settings import WAITING_LOG, ZooKeeperSettings
 from engine.metadata.zookeeper_watches import Watches
@@ -62,6 +63,9 @@ from engine.metadata.zookeeper_watches import Watches
 FORMAT_MAJOR: Final = LAYOUT_MAJOR
 """Of the layout. Version 1 has no folders of numbered keys, and is still read and written."""
 _AT_ONCE: Final = 16
+_STRAYS_MAX: Final = 1_000
+_VERSION_MAX: Final = 5_000
+_MOVED_A_CHECK: Final = 256
 _ATTEMPTS_MAX: Final = 8
 _GREET_AGAIN_S: Final = 0.5
 _WAITING_LOG: Final = logging.getLogger(WAITING_LOG)
@@ -70,18 +74,16 @@ T = TypeVar("T")
 
 
 class ClusterNode(msgspec.Struct, frozen=True, omit_defaults=True):
-    """What the node `cluster!` says, as JSON. While numbered keys are moved, `moving` is true."""
+    """What the node `cluster!` says, as JSON. `numbered` says where numbered keys are."""
 
     cluster_id: str
     format_major: int
-    moving: bool = False
+    numbered: Spread = Spread.FOLDERS
 
     @property
     def spread(self) -> Spread:
-        """Where numbered keys are."""
-        if self.format_major < FORMAT_MAJOR:
-            return Spread.FLAT
-        return Spread.MOVING if self.moving else Spread.FOLDERS
+        """Where numbered keys are. Version 1 knew one place only."""
+        return self.numbered if self.format_major >= FORMAT_MAJOR else Spread.FLAT
 
 
 class ZooKeeperStore:
@@ -103,6 +105,7 @@ class ZooKeeperStore:
         self._fresh_cluster_id = cluster_id or f"{rng.getrandbits(128):032x}"
         self._cluster_id = ""
         self._cluster_version = 0
+        self._format_major = FORMAT_MAJOR
         self._made = False
         self._losses = Losses()
         self._watches = Watches(layout)
@@ -197,17 +200,19 @@ class ZooKeeperStore:
         check_value(value)
         if version < 0:
             raise VersionConflict(f"{key} never has version {version}")
-        for path in places:
-            with contextlib.suppress(NotFound):
-                return await self._write(partial(self._client.set, path, value, version))
+        for number, path in enumerate(places):
+            if await self._may_be_at(path, number):
+                with contextlib.suppress(NotFound):
+                    return await self._write(partial(self._client.set, path, value, version))
         raise VersionConflict(f"{key} is gone, version {version} was expected")
 
     async def delete(self, key: str, version: int | None = None) -> None:
         """Remove a key; an absent one is a success."""
-        for path in self._layout.places(key):
-            with contextlib.suppress(NotFound):
-                await self._write(partial(self._client.delete, path, version))
-                return
+        for number, path in enumerate(self._layout.places(key)):
+            if await self._may_be_at(path, number):
+                with contextlib.suppress(NotFound):
+                    await self._write(partial(self._client.delete, path, version))
+                    return
 
     async def children(self, prefix: str) -> list[str]:
         """The names directly under `prefix`, sorted."""
@@ -226,15 +231,20 @@ class ZooKeeperStore:
     async def page(self, prefix: str, above: int = -1) -> Page:
         """The next numbers directly under `prefix` that are greater than `above`: one folder's."""
         names, folders = await self._listed(prefix)
-        if names:
-            # An earlier version made the cluster, or this is no prefix of numbered keys.
+        flat = numbers_of(names)
+        if prefix not in NUMBERED or len(flat) > _STRAYS_MAX:
+            # In a cluster of an earlier version, one list has all of them anyway.
             names = await self.children(prefix) if folders else names
-            return Page(_above(names, above), more=False)
-        for folder in folders:
+            return Page(_above(numbers_of(names), above), more=False)
+        newest = folders[-1] if folders else -1
+        every = sorted({*folders, *(number // FOLDER_NUMBERS for number in flat)})
+        for folder in every:
             if folder >= above // FOLDER_NUMBERS:
-                numbers = _above(await self._nodes_in(prefix, folder, folders[-1]), above)
+                nodes = await self._nodes_in(prefix, folder, newest) if folder in folders else []
+                strays = [number for number in flat if number // FOLDER_NUMBERS == folder]
+                numbers = _above([*numbers_of(nodes), *strays], above)
                 if numbers:
-                    return Page(numbers, folder < folders[-1])
+                    return Page(numbers, folder < every[-1])
         return Page([], more=False)
 
     async def next_id(self, counter: str) -> int:
@@ -280,77 +290,109 @@ class ZooKeeperStore:
             self._greeting.cancel()
         await self._client.close()
 
-    async def upgrade(self, moved: Callable[[int], None] = lambda count: None) -> int:
+    async def upgrade(
+        self, ready: Callable[[], Awaitable[None]], moved: Callable[[int], None]
+    ) -> int:
         """Move the numbered keys of a cluster of an earlier version into folders.
 
-        `moved` is told how many have been moved, now and then. Returns how many were. If it is
-        interrupted, the cluster works on, somewhat slower, until it is called again. Programs of
-        earlier versions must have ended before: they would not find these keys any more, and a
-        bookie of one would delete their entries (`engine.metadata.upgrade` checks that).
-        Raises `MetadataUnavailable`.
+        From the first step on, programs of earlier versions cannot connect any more. Then `ready`
+        is awaited before each few keys are moved; it raises if such a program is still running.
+        `moved` is told how many have been moved so far. Returns how many were. If it ends early,
+        the cluster works on, somewhat slower, until it is called again. It can be called again
+        afterwards, too, to move what a program of an earlier version has made meanwhile.
+        Raises what `ready` raises, `KeyExists` for a key that is in both places, and
+        `MetadataUnavailable`.
         """
         await self._read_layout()
+        if self._format_major < FORMAT_MAJOR:
+            await self._write_layout(Spread.FLAT)
+        await ready()
         if self._layout.spread is Spread.FLAT:
-            await self._write_layout(moving=True)
+            await self._write_layout(Spread.MOVING)
         count = 0
-        while self._layout.spread is Spread.MOVING:
-            left = 0
+        left = True
+        while left:
+            left = False
             for prefix in NUMBERED:
                 names, _ = await self._listed(prefix)
                 numbers = sorted(numbers_of(names))
-                left += len(numbers)
-                for start in range(0, len(numbers), _AT_ONCE):
-                    few = numbers[start : start + _AT_ONCE]
-                    count += sum(
-                        await asyncio.gather(*(self._move(f"{prefix}/{each}") for each in few))
-                    )
+                left = left or bool(numbers)
+                for start in range(0, len(numbers), _MOVED_A_CHECK):
+                    await ready()
+                    count += await self._move_all(prefix, numbers[start : start + _MOVED_A_CHECK])
                     moved(count)
-            if not left:
-                await self._write_layout(moving=False)
+        if self._layout.spread is Spread.MOVING:
+            await self._write_layout(Spread.FOLDERS)
         return count
 
     # The layout
 
     async def _create(self, key: str, value: bytes, ephemeral: bool) -> None:
+        check_key(key)
+        flat, numbered = self._layout.flat(key), is_numbered(key)
         for _ in range(_ATTEMPTS_MAX):
-            version = self._cluster_version
-            places = self._layout.places(key)
-            flat, inside = places[0], places[-1]
-            if len(places) == 1:
-                await self._write(partial(self._client.create, flat, value, ephemeral=ephemeral))
-                return
-            steps: list[Step] = [Check(self._layout.cluster, version)]
-            if self._layout.spread is Spread.FLAT:
-                path = flat
-            else:
-                path = inside
-                steps += [Create(flat), Delete(flat)]
+            version, spread = self._cluster_version, self._layout.spread
+            path = flat if not numbered or spread is Spread.FLAT else self._layout.inside(key)
+            steps: list[Step] = []
+            if numbered and spread is not Spread.FOLDERS:
+                steps = [Check(self._layout.cluster, version)]
+                if spread is Spread.MOVING:
+                    steps += [Create(flat), Delete(flat)]
             try:
-                await self._commit([*steps, Create(path, value, ephemeral)])
+                if steps:
+                    await self._commit([*steps, Create(path, value, ephemeral)])
+                else:
+                    create = partial(self._client.create, path, value, ephemeral=ephemeral)
+                    await self._write(create)
                 return
             except VersionConflict:
                 await self._read_layout()
             except NotFound:
+                # A folder that was empty may have been removed.
                 above = dict.fromkeys([*ancestors(flat), *ancestors(path)])
                 await self._write(partial(self._client.make_folders, list(above)))
         raise MetadataUnavailable(f"{key} could not be made in {_ATTEMPTS_MAX} attempts")
 
+    async def _may_be_at(self, path: str, number: int) -> bool:
+        """Whether a write is worth trying there; a read costs the ensemble less."""
+        return number == 0 or await self._read(partial(self._client.exists, path))
+
+    async def _move_all(self, prefix: str, numbers: list[int]) -> int:
+        count = 0
+        for start in range(0, len(numbers), _AT_ONCE):
+            moves = [
+                asyncio.ensure_future(self._move(f"{prefix}/{number}"))
+                for number in numbers[start : start + _AT_ONCE]
+            ]
+            try:
+                count += sum(await asyncio.gather(*moves))
+            finally:
+                for move in moves:
+                    move.cancel()
+        return count
+
     async def _move(self, key: str) -> bool:
         """Move a key to its place in this layout. Its version stays. False if it was not there."""
-        flat, inside = self._layout.places(key)
+        flat, inside = self._layout.flat(key), self._layout.inside(key)
         while True:
             try:
                 found = await self._read(partial(self._client.get, flat))
             except NotFound:
                 return False
             # A version that began anew could let a late compare-and-set pass.
-            counted: list[Step] = [Create(inside, b"" if found.version else found.value)]
-            counted += [Set(inside)] * (found.version - 1)
-            counted += [Set(inside, found.value)] * bool(found.version)
+            version = min(found.version, _VERSION_MAX)
+            counted: list[Step] = [Create(inside, b"" if version else found.value)]
+            counted += [Set(inside)] * (version - 1)
+            counted += [Set(inside, found.value)] * bool(version)
             try:
                 await self._write(partial(self._client.make_folders, ancestors(inside)))
                 await self._commit([Delete(flat, found.version), *counted])
                 return True
+            except KeyExists as error:
+                raise KeyExists(
+                    f"{key} is there twice, at {flat} and at {inside}: a program of an earlier "
+                    "version made the first one again; remove the one that is wrong in ZooKeeper"
+                ) from error
             except (NotFound, VersionConflict):
                 continue
 
@@ -370,7 +412,9 @@ class ZooKeeperStore:
         try:
             nodes = await self._read(partial(self._client.children, path))
             if not nodes and folder != newest:
-                await self._write(partial(self._client.delete, path, None))
+                # If there is something in it again, or no connection, it stays.
+                with contextlib.suppress(EngineError):
+                    await self._write(partial(self._client.delete, path, None))
             return nodes
         except NotFound:
             return []
@@ -378,8 +422,8 @@ class ZooKeeperStore:
     async def _read_layout(self) -> None:
         self._take_cluster(*await self._read(self._read_cluster))
 
-    async def _write_layout(self, *, moving: bool) -> None:
-        node = ClusterNode(self._cluster_id, FORMAT_MAJOR, moving)
+    async def _write_layout(self, spread: Spread) -> None:
+        node = ClusterNode(self._cluster_id, FORMAT_MAJOR, spread)
         value, version = msgspec.json.encode(node), self._cluster_version
         with contextlib.suppress(VersionConflict):
             await self._write(lambda: self._client.set(self._layout.cluster, value, version))
@@ -462,6 +506,7 @@ class ZooKeeperStore:
             )
         self._cluster_id = node.cluster_id
         self._cluster_version = version
+        self._format_major = node.format_major
         self._layout.spread = node.spread
 
     async def _read_cluster(self) -> tuple[ClusterNode, int]:
@@ -504,8 +549,8 @@ class _Deadline:
             raise MetadataUnavailable("ZooKeeper did not answer in time") from late
 
 
-def _above(names: list[str], above: int) -> list[int]:
-    return sorted(number for number in numbers_of(names) if number > above)
+def _above(numbers: list[int], above: int) -> list[int]:
+    return sorted({number for number in numbers if number > above})
 
 
 def _cluster_of(value: bytes) -> ClusterNode:

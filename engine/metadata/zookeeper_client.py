@@ -46,6 +46,8 @@ _NOT_UNDERSTOOD: Final = ("Unhandled exception in connection loop", "Exception r
 _NO_ZOOKEEPER: Final = "what answers there is no ZooKeeper"
 _GREETING_MS: Final = 2_000
 _ATTEMPTS_MAX: Final = 4
+_STEP_BYTES: Final = 96
+"""What a step takes in a packet, beside its path and its value, at most."""
 _OF_OTHERS: Final = (MetadataUnavailable,)
 """What the steps of a transaction raise that did not fail themselves."""
 
@@ -188,6 +190,10 @@ class ZooKeeperClient:
     async def commit(self, steps: Sequence[Step]) -> None:
         """Do all steps in one transaction; if one fails, do nothing and raise its error."""
         size_bytes = sum(self._size_of(step.path, getattr(step, "value", b"")) for step in steps)
+        if size_bytes + len(steps) * _STEP_BYTES > PACKET_BYTES_MAX:
+            raise InvalidRequest(
+                f"{steps[-1].path}: a transaction of {size_bytes} bytes is too large"
+            )
 
         def ask(kazoo: Any) -> Any:
             transaction = kazoo.transaction()

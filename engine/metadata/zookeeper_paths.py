@@ -14,7 +14,9 @@ Invariants:
   that ends with one of these, or with `=`, or is ZooKeeper's own `zookeeper`, has one more `=`.
 - So two different keys, folders or counters never meet in one node, and a name says what it is.
 - A key only ever moves from the place of the earlier layout to that of this one. Who looks in this
-  order, and finds nothing, knows that the key was absent at some moment between.
+  order, and finds nothing, knows that the key was absent at some moment between. A program of an
+  earlier version that is still connected may make a key in its place at any time, so that place is
+  looked at, too, before a key counts as absent.
 """
 
 import enum
@@ -40,15 +42,15 @@ class Spread(enum.Enum):
     MOVING = "MOVING"
     """New ones do. The others are being moved there."""
     FOLDERS = "FOLDERS"
-    """All do, and it stays so."""
+    """All do, but for those of programs of earlier versions. It stays so."""
 
 
 class Layout:
     """The nodes under one chroot.
 
     >>> layout = Layout("/prod")
-    >>> layout.places("/bookies/b1"), layout.places("/ledgers/123456")
-    (('/prod/bookies+/b1',), ('/prod/ledgers+/12!/123456',))
+    >>> layout.flat("/bookies/b1"), layout.inside("/ledgers/123456")
+    ('/prod/bookies+/b1', '/prod/ledgers+/12!/123456')
     >>> layout.folder("/ledgers"), layout.counter("/ids/ledger")
     ('/prod/ledgers+', '/prod/ids+/ledger#')
     >>> layout.names(["17", "x+", "last#", "odd+="])
@@ -68,19 +70,24 @@ class Layout:
         self.clock = f"{self._prefix}/clock{OWN}"
 
     def places(self, key: str) -> tuple[str, ...]:
-        """The nodes where a key may be, in the order in which to look. Raises `InvalidRequest`.
-
-        The last one is where this layout has it.
-        """
+        """The nodes where a key may be, in the order in which to look. Raises `InvalidRequest`."""
         check_key(key)
-        *folders, name = key[1:].split("/")
-        escaped = name.endswith(_ENDINGS) or name == _RESERVED
-        flat = self._join(folders, name + ESCAPE if escaped else name)
+        flat = self.flat(key)
         if not is_numbered(key):
             return (flat,)
-        number = int(name) // FOLDER_NUMBERS
-        inside = f"{self.numbered_folder(key.rpartition('/')[0], number)}/{name}"
-        return (inside,) if self.spread is Spread.FOLDERS else (flat, inside)
+        inside = self.inside(key)
+        return (inside, flat, inside) if self.spread is Spread.FOLDERS else (flat, inside)
+
+    def flat(self, key: str) -> str:
+        """The node of a key in the layout of earlier versions."""
+        *folders, name = key[1:].split("/")
+        escaped = name.endswith(_ENDINGS) or name == _RESERVED
+        return self._join(folders, name + ESCAPE if escaped else name)
+
+    def inside(self, key: str) -> str:
+        """The node of a numbered key in its folder."""
+        prefix, _, name = key.rpartition("/")
+        return f"{self.numbered_folder(prefix, int(name) // FOLDER_NUMBERS)}/{name}"
 
     def counter(self, counter: str) -> str:
         """The node of a counter. Raises `InvalidRequest`."""

@@ -11,11 +11,12 @@ Invariants:
 import asyncio
 import contextlib
 from collections.abc import Callable
+from functools import partial
 from typing import Final
 
 from engine.errors import EngineError, NotFound
 from engine.metadata.zookeeper_client import ConnectionLost, ZooKeeperClient
-from engine.metadata.zookeeper_paths import NUMBERED, Layout
+from engine.metadata.zookeeper_paths import NUMBERED, Layout, Spread
 
 _ARMED_AT_ONCE: Final = 32
 _RETRY_S: Final = 0.5
@@ -34,7 +35,8 @@ class Watches:
         self._keys: dict[str, str] = {}
         """Nodes that may be armed, and the key that each one is armed for."""
         self._paths: dict[str, set[str]] = {}
-        self._due: dict[str, None] = {}
+        self._due: dict[str, str] = {}
+        """Keys to arm, each with the node that fired; "" means all of its nodes."""
         self._arming: asyncio.Task[None] | None = None
 
     def add(self, key: str, changed: Watcher) -> Callable[[], None]:
@@ -78,7 +80,7 @@ class Watches:
         """A node's watch has fired, and is no more."""
         key = self._keys.get(path)
         if key is not None:
-            self._arm_soon(key)
+            self._arm_soon(key, path)
 
     def close(self) -> None:
         """End every watch."""
@@ -87,25 +89,25 @@ class Watches:
         self._keys.clear()
         self._paths.clear()
 
-    def _arm_soon(self, key: str) -> None:
+    def _arm_soon(self, key: str, path: str = "") -> None:
         if self._client is None:
             return
-        self._due[key] = None
+        # Of two nodes that have fired, only one can be noted: then all are armed.
+        self._due[key] = path if self._due.get(key, path) == path else ""
         if self._arming is None:
             self._arming = self._loop.create_task(self._arm_due(self._client))
 
     async def _arm_due(self, client: ZooKeeperClient) -> None:
         while self._due:
             keys = list(self._due)[:_ARMED_AT_ONCE]
-            for key in keys:
-                del self._due[key]
+            fired = [self._due.pop(key) for key in keys]
             try:
-                await asyncio.gather(*(self._arm(client, key) for key in keys))
+                await asyncio.gather(*map(partial(self._arm, client), keys, fired))
             except ConnectionLost:
                 # The next connection arms everything.
                 break
             except EngineError:
-                self._due.update(dict.fromkeys(keys))
+                self._due.update(dict.fromkeys(keys, ""))
                 await asyncio.sleep(_RETRY_S)
                 continue
             for key in keys:
@@ -113,15 +115,22 @@ class Watches:
                     self._loop.call_soon(changed)
         self._arming = None
 
-    async def _arm(self, client: ZooKeeperClient, key: str) -> None:
+    async def _arm(self, client: ZooKeeperClient, key: str, fired: str) -> None:
         if key not in self._watchers:
             return
+        top = self._layout.folder(key)
+        if key in NUMBERED and fired.startswith(f"{top}/"):
+            # One of its folders: the others are still armed.
+            await self._arm_folder(client, key, fired)
+            return
+        # What programs of earlier versions still make elsewhere is not watched.
         places = self._layout.places(key)
+        places = places[:1] if self._layout.spread is Spread.FOLDERS else places
         for path in places:
             self._remember(key, path)
         await asyncio.gather(
             *(client.exists(path, watch=True) for path in places),
-            self._arm_folder(client, key, self._layout.folder(key)),
+            self._arm_folder(client, key, top),
         )
 
     async def _arm_folder(self, client: ZooKeeperClient, key: str, folder: str) -> None:

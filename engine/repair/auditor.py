@@ -15,7 +15,8 @@ Invariants:
   bookie was given up, is owed until one was finished.
 - A survey that fails takes nothing from the time in which bookies were looked at. While a long
   survey runs, bookies are looked at as often as otherwise.
-- The ledgers of a lost bookie that the newest survey has found are queued before the next survey.
+- The ledgers of a lost bookie that the newest survey has found are queued before all ledgers are
+  read again. If a bookie is given up, comes back or is to go during a survey, another one is owed.
 """
 
 import asyncio
@@ -246,57 +247,53 @@ class Auditor:
         return since_s >= self._workshop.settings.audit_interval_ms / 1000
 
     async def _survey(self, outlook: Outlook) -> None:
-        self._survey_owed = True
-        await self._queue_known(outlook)
-        count = 0
-        index = BookieIndex()
-        sharing = Sharing(self._workshop, outlook)
+        # What happens from now on, another survey is owed for.
+        self._survey_owed = False
+        finished = False
+        try:
+            finished = await self._queue_known(outlook) and await self._survey_all(outlook)
+        finally:
+            self._survey_owed |= not finished
+
+    async def _survey_all(self, begun: Outlook) -> bool:
+        """Read all ledgers and queue what is wanted; False if the term or repair has ended."""
+        outlook: Outlook | None = begun
+        index, count = BookieIndex(), 0
+        sharing = Sharing(self._workshop, begun)
         async for metadata in survey(self._workshop):
             count += 1
-            index.add(metadata)
             if count % self._workshop.settings.ledgers_a_page == 0:
-                if not await self._goes_on():
-                    return
-                if (seen := await self._look_meanwhile(outlook)) is None:
-                    return
-                outlook = seen
-            wanted = wanted_of(metadata, outlook)
+                if (outlook := await self._between_pages(outlook or begun)) is None:
+                    return False
+                if not await self._queue_known(outlook):
+                    return False
+            index.add(metadata)
+            wanted = wanted_of(metadata, outlook or begun)
             if wanted is not None:
                 await self._ask(metadata.ledger_id, wanted)
             else:
                 await sharing.look_at(metadata)
         await self._name_unreadable()
-        self._leaving = outlook.leaving
-        self._index, self._indexed = index, outlook.lost | outlook.leaving
+        self._leaving = begun.leaving
+        self._index, self._indexed = index, begun.lost | begun.leaving
         # One that cannot be parted, whyever, holds the others up until the next survey at most.
         self._together, self._parting = sharing.ledgers, frozenset()
-        self._survey_owed = False
         self._surveyed_s = self._workshop.clock.monotonic()
         self.surveys += 1
+        return True
 
-    async def _look_meanwhile(self, outlook: Outlook) -> Outlook | None:
-        """Look at the bookies if it is time to; None if the survey is to end.
-
-        A survey of a million ledgers takes longer than the grace time of a bookie.
-        """
-        since_s = self._workshop.clock.monotonic() - (self._looked_s or 0.0)
-        if since_s < self._workshop.settings.look_interval_ms / 1000:
-            return outlook
-        seen = await self._look()
-        if seen is not None:
-            await self._queue_known(seen)
-        return seen
-
-    async def _queue_known(self, outlook: Outlook) -> None:
+    async def _queue_known(self, outlook: Outlook) -> bool:
         """Queue first what the newest survey found on bookies that are lost, or to go, since then.
 
-        In a small cluster, the survey itself is as quick.
+        In a small cluster, the survey itself is as quick. False if the term or repair has ended.
         """
         gone = outlook.lost | outlook.leaving
-        if self._index is None or gone <= self._indexed:
-            return
+        new = gone - self._indexed
+        self._indexed &= gone
+        if self._index is None or not new:
+            return True
         if self._index.size > self._workshop.settings.ledgers_a_page:
-            ids = self._index.naming(gone - self._indexed)
+            ids = self._index.naming(new)
             async for page in self._workshop.ledgers.pages(self._index.last):
                 ids += page
             async for found in read_paged(self._workshop, ids, {}):
@@ -304,7 +301,22 @@ class Auditor:
                 await asyncio.gather(
                     *(self._ask(ledger_id, item) for ledger_id, item in wanted if item is not None)
                 )
-        self._indexed |= gone
+                if await self._between_pages(outlook) is None:
+                    return False
+        self._indexed |= new
+        return True
+
+    async def _between_pages(self, outlook: Outlook) -> Outlook | None:
+        """Look at the bookies if it is time to; None if the term or repair has ended.
+
+        Reading a million ledgers takes longer than the grace time of a bookie.
+        """
+        if not await self._goes_on():
+            return None
+        since_s = self._workshop.clock.monotonic() - (self._looked_s or 0.0)
+        if since_s < self._workshop.settings.look_interval_ms / 1000:
+            return outlook
+        return await self._look()
 
     async def _ask(self, ledger_id: int, wanted: RepairItem) -> None:
         self.ledgers_queued += await ask_for(self._workshop, ledger_id, wanted)

@@ -35,7 +35,7 @@ class BookieIndex:
         self.last = -1
         """The highest id."""
         self._ids = array("q")
-        self._sets = array("L")
+        self._sets = array("I")
         self._numbers: dict[frozenset[str], int] = {frozenset(): _OPEN}
 
     @property

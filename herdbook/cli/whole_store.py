@@ -179,17 +179,25 @@ def restore(
 
 
 @app.command("upgrade")
-def upgrade(url: Url = None, as_json: AsJson = False) -> None:
+def upgrade(
+    url: Url = None,
+    settle: Annotated[
+        int,
+        typer.Option(help="Seconds to wait for bookies that are still starting.", min=0),
+    ] = 600,
+    as_json: AsJson = False,
+) -> None:
     """Move a cluster's metadata to the layout of this version, after all programs are upgraded.
 
-    The cluster can be used meanwhile. If the command is interrupted, run it again. Afterwards
-    programs of earlier versions refuse the cluster. Folders need no upgrade.
+    The cluster can be used meanwhile. If the command is interrupted, run it again. From its first
+    step on, programs of earlier versions cannot connect. Folders need no upgrade.
     """
 
     async def work() -> int:
         from engine.connecting import open_metadata
         from engine.metadata.cluster_url import parse_url
-        from engine.metadata.upgrade import upgrade as upgrade_layout
+        from engine.metadata.upgrade import Upgrade
+        from engine.ports.clock import SystemClock
         from herdbook.task_api import read_configured
 
         configured = read_configured()
@@ -202,7 +210,8 @@ def upgrade(url: Url = None, as_json: AsJson = False) -> None:
         try:
             with progress() as bar:
                 task = bar.add_task("moving", total=None)
-                return await upgrade_layout(store, lambda count: bar.update(task, completed=count))
+                upgrading = Upgrade(store, SystemClock(), settle)
+                return await upgrading.run(lambda count: bar.update(task, completed=count))
         finally:
             await store.close()
 

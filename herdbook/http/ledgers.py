@@ -58,7 +58,7 @@ class LedgerFacts(msgspec.Struct):
 class LedgerList(msgspec.Struct):
     """A page of ledgers. `after` goes on where it ended, null at the end.
 
-    `total` counts all ledgers; it is null if there are too many to count quickly.
+    `total` counts all ledgers; it is null if the metadata store lists them in several pages.
     """
 
     ledgers: list[LedgerFacts]
@@ -90,9 +90,9 @@ class DeleteQuery(msgspec.Struct):
 async def list_ledgers(house: House, ask: Ask) -> Told:
     """A page of them."""
     limit = ask.query.limit
-    first = await house.ledgers.store.page(LEDGERS)
-    ids = [each for each in first.numbers if each > ask.query.after]
-    if len(ids) <= limit and first.more:
+    oldest = await house.ledgers.store.page(LEDGERS)
+    ids = [each for each in oldest.numbers if each > ask.query.after]
+    if len(ids) <= limit and oldest.more:
         ids = await house.ledgers.list_ledgers(after=ask.query.after, limit=limit + 1)
     page = ids[:limit]
     up = frozenset(await Bookies(house.ledgers.store).available())
@@ -101,7 +101,7 @@ async def list_ledgers(house: House, ask: Ask) -> Told:
         some = page[first : first + _AT_ONCE]
         told += filter(None, await asyncio.gather(*(_one(house, each, up) for each in some)))
     more = page[-1] if len(ids) > limit else None
-    return Told(LedgerList(told, more, None if first.more else len(first.numbers)))
+    return Told(LedgerList(told, more, None if oldest.more else len(oldest.numbers)))
 
 
 async def _one(house: House, ledger_id: int, up: frozenset[str]) -> LedgerFacts | None:

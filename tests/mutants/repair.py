@@ -291,8 +291,8 @@ REPAIR_MUTANTS: Final = (
         "a-lost-bookies-ledgers-wait-for-the-survey",
         "the ledgers of a lost bookie are queued before all others are read",
         _AUDITOR,
-        "        await self._queue_known(outlook)\n        count = 0\n",
-        "        count = 0\n",
+        "finished = await self._queue_known(outlook) and await self._survey_all(outlook)",
+        "finished = await self._survey_all(outlook)",
         by_test(
             _AUDITOR_TESTS, "test_the_ledgers_of_a_lost_bookie_are_queued_before_the_next_survey"
         ),
@@ -305,6 +305,28 @@ REPAIR_MUTANTS: Final = (
         "            if not names.isdisjoint(bookie_ids)\n",
         by_test(
             _AUDITOR_TESTS, "test_the_ledgers_of_a_lost_bookie_are_queued_before_the_next_survey"
+        ),
+    ),
+    Mutant(
+        "a-survey-pays-for-what-happened-meanwhile",
+        "if a bookie is given up during a survey, another one is owed",
+        _AUDITOR,
+        "            self._survey_owed |= not finished\n",
+        "            self._survey_owed = not finished\n",
+        by_test(
+            _AUDITOR_TESTS,
+            "test_a_bookie_that_is_given_up_during_the_first_survey_is_not_forgotten",
+        ),
+    ),
+    Mutant(
+        "a-survey-counts-for-bookies-that-are-to-go-since",
+        "if a bookie is to go during a survey, another one is owed",
+        _AUDITOR,
+        "        self._leaving = begun.leaving\n",
+        "        self._leaving = (outlook or begun).leaving\n",
+        by_test(
+            _AUDITOR_TESTS,
+            "test_a_bookie_that_is_decommissioned_during_a_survey_is_not_forgotten",
         ),
     ),
     Mutant(

@@ -10,6 +10,7 @@ _STORE: Final = "engine/metadata/zookeeper.py"
 _CLIENT: Final = "engine/metadata/zookeeper_client.py"
 _NUMBERS: Final = "engine/metadata/zookeeper_numbers.py"
 _WATCHES: Final = "engine/metadata/zookeeper_watches.py"
+_PATHS: Final = "engine/metadata/zookeeper_paths.py"
 _UPGRADE_TESTS: Final = "engine/metadata/test_zookeeper_upgrade.py"
 _FAULT_TESTS: Final = "engine/metadata/test_zookeeper_faults.py"
 _REAL: Final = "engine/metadata/test_zookeeper.py::TestZooKeeperStore"
@@ -86,8 +87,8 @@ SESSION_MUTANTS: Final = (
         "a-key-is-made-by-a-layout-that-is-over",
         "no key appears in a place where others have stopped to look",
         _STORE,
-        "            steps: list[Step] = [Check(self._layout.cluster, version)]\n",
-        "            steps: list[Step] = [Check(self._layout.cluster, -1)]\n",
+        "                steps = [Check(self._layout.cluster, version)]\n",
+        "                steps = [Check(self._layout.cluster, -1)]\n",
         by_test(
             _UPGRADE_TESTS,
             "test_a_session_from_before_the_upgrade_makes_keys_where_all_find_them",
@@ -97,15 +98,15 @@ SESSION_MUTANTS: Final = (
         "a-key-that-was-not-moved-is-made-again",
         "a key is in one place",
         _STORE,
-        "                steps += [Create(flat), Delete(flat)]\n",
-        "                pass\n",
+        "                    steps += [Create(flat), Delete(flat)]\n",
+        "                    pass\n",
         by_test(_UPGRADE_TESTS, "test_a_key_that_was_not_moved_yet_is_not_made_twice"),
     ),
     Mutant(
         "a-moved-key-begins-a-new-version",
         "a compare-and-set by a version from before the move fails",
         _STORE,
-        "            counted += [Set(inside)] * (found.version - 1)\n",
+        "            counted += [Set(inside)] * (version - 1)\n",
         "",
         by_test(_UPGRADE_TESTS, "test_a_compare_and_set_by_an_old_version_fails_after_the_move"),
     ),
@@ -115,22 +116,52 @@ SESSION_MUTANTS: Final = (
         _STORE,
         "                await self._commit([Delete(flat, found.version), *counted])\n",
         "                await self._commit([Delete(flat), *counted])\n",
-        by_test(_UPGRADE_TESTS, "test_nothing_is_lost_of_what_others_write_during_an_upgrade"),
+        by_test(_UPGRADE_TESTS, "test_a_key_that_is_changed_while_it_is_moved_keeps_the_change"),
     ),
     Mutant(
         "an-upgrade-does-not-wait-for-earlier-programs",
         "nothing is moved while a program of an earlier version is running",
         "engine/metadata/upgrade.py",
-        "    await _refuse_earlier(store)\n",
+        "        if earlier := await self._earlier():\n",
+        "        if (earlier := await self._earlier()) and not earlier:\n",
+        by_test(_UPGRADE_TESTS, "test_nothing_is_moved_while_a_bookie_of_an_earlier_version_runs"),
+    ),
+    Mutant(
+        "earlier-programs-are-looked-for-only-at-first",
+        "a bookie of an earlier version may register while keys are moved",
+        _STORE,
+        "                    await ready()\n",
         "",
-        by_test(_UPGRADE_TESTS, "test_nothing_is_moved_while_a_program_of_an_earlier_version_runs"),
+        by_test(
+            _UPGRADE_TESTS,
+            "test_an_upgrade_stops_when_a_bookie_of_an_earlier_version_registers_meanwhile",
+        ),
+    ),
+    Mutant(
+        "keys-of-earlier-programs-are-not-looked-for",
+        "what a program of an earlier version makes afterwards is found",
+        _PATHS,
+        "return (inside, flat, inside) if self.spread",
+        "return (inside,) if self.spread",
+        by_test(
+            _UPGRADE_TESTS,
+            "test_what_a_program_of_an_earlier_version_makes_afterwards_is_found_and_moved",
+        ),
+    ),
+    Mutant(
+        "a-page-begins-behind-its-folder",
+        "pages have all numbers above one",
+        _STORE,
+        "            if folder >= above // FOLDER_NUMBERS:\n",
+        "            if folder > above // FOLDER_NUMBERS:\n",
+        by_test(_REAL, "test_pages_have_all_numbers_under_a_key_in_order"),
     ),
     Mutant(
         "the-newest-place-is-looked-at-first",
         "a key that is moved while it is looked for is found",
-        "engine/metadata/zookeeper_paths.py",
-        "return (inside,) if self.spread is Spread.FOLDERS else (flat, inside)",
-        "return (inside,) if self.spread is Spread.FOLDERS else (inside, flat)",
+        _PATHS,
+        "is Spread.FOLDERS else (flat, inside)",
+        "is Spread.FOLDERS else (inside, flat)",
         by_test(_UPGRADE_TESTS, "test_a_key_that_is_moved_while_it_is_looked_for_is_found"),
     ),
     Mutant(

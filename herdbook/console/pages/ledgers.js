@@ -39,8 +39,8 @@ export function show({ main, signal, parts }) {
     everyMs: LIVE_MS,
     load: async (after) => {
       const page = await get("/ledgers", { after: after ?? undefined, limit: PAGE }, signal);
-      const all = page.total === null ? "More than 10,000 ledgers" : many(page.total, "ledger");
-      refill(total, `${all} in all, the oldest first.`);
+      const all = page.total === null ? "" : `${many(page.total, "ledger")} in all, `;
+      refill(total, `${all}the oldest first.`);
       return [page.ledgers, page.after];
     },
     draw: (ledgers, content) => {

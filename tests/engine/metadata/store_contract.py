@@ -210,13 +210,17 @@ class StoreContract:
             store = await open_session()
             assert await numbers(store, prefix) == []
             wanted = [0, 2, 17, 9_999, 10_000, 10_001, 123_456, 2**62]
-            for name in ("x", "017", "+1", "-5", "1_0", "١", *map(str, reversed(wanted))):
-                await store.create(f"{prefix}/{name}", name.encode())
+            for number in reversed(wanted):
+                await store.create(f"{prefix}/{number}", b"%d" % number)
+            above = [-1, 0, 1, 16, 17, 9_999, 123_455, 2**62, 2**63]
+            for least in above:
+                assert await numbers(store, prefix, least) == [n for n in wanted if n > least]
+            for name in ("x", "017", "+1", "-5", "1_0", "١"):
+                await store.create(f"{prefix}/{name}", b"")
             # Not in the folder of the number 120,005 either, however that is named.
             await store.create(f"{prefix}/12/120005", b"")
-            assert await numbers(store, prefix) == wanted
-            for above in (0, 1, 16, 17, 9_999, 123_455, 2**62, 2**63):
-                assert await numbers(store, prefix, above) == [n for n in wanted if n > above]
+            for least in above:
+                assert await numbers(store, prefix, least) == [n for n in wanted if n > least]
             names = await store.children(prefix)
             assert names == sorted(["x", "017", "+1", "-5", "1_0", "١", *map(str, wanted)])
             for number in wanted:

@@ -2,14 +2,15 @@
 
 import asyncio
 import contextlib
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Awaitable, Callable
 from dataclasses import replace
+from functools import partial
 
 import msgspec
 import pytest
 
 from engine.errors import MetadataUnavailable
-from engine.metadata.bookies import LOST
+from engine.metadata.bookies import DECOMMISSIONS, LOST
 from engine.metadata.ledgers import Held, LedgerMetadata
 from engine.metadata.memory import MemoryTree
 from engine.metadata.repairs import RepairItem
@@ -212,6 +213,103 @@ async def test_bookies_are_looked_at_while_a_long_survey_runs() -> None:
     workshop.ledgers.read = slow  # type: ignore[method-assign]
     await auditor.look()
     assert auditor.surveys == 1 and (0, ["b1"]) in given_up
+
+
+class Slow:
+    """An auditor whose surveys take a second for each ledger, of 30 ledgers on five bookies."""
+
+    def __init__(self, yard: Yard, ledgers: list[LedgerMetadata]) -> None:
+        self.yard = yard
+        self.ledgers = ledgers
+        workshop = yard.workshop(replace(SETTINGS, ledgers_a_page=2))
+        self.auditor = Auditor(workshop, "n1")
+        self.reads = 0
+        self.at: dict[int, Callable[[], Awaitable[object]]] = {}
+        """What happens at a read, by its number."""
+        self._read = workshop.ledgers.read
+        workshop.ledgers.read = self._slowly  # type: ignore[method-assign]
+
+    @classmethod
+    async def of(cls) -> "Slow":
+        yard = await Yard.of(5)
+        return cls(yard, [await yard.written(1) for _ in range(30)])
+
+    async def _slowly(self, ledger_id: int) -> Held:
+        self.yard.clock.now_s += 1
+        self.reads += 1
+        happens = self.at.pop(self.reads, None)
+        if happens is not None:
+            await happens()
+        return await self._read(ledger_id)
+
+    async def look_for_half_an_hour(self) -> None:
+        end_s = self.yard.clock.now_s + 1_800
+        while self.yard.clock.now_s < end_s:
+            self.yard.clock.now_s += 4
+            await self.auditor.look()
+
+    async def not_queued(self, name: str) -> set[int]:
+        """The ledgers that name a bookie and are not in the queue."""
+        named = {each.ledger_id for each in self.ledgers if name in each.bookies()}
+        assert named
+        return named - set(await self.yard.queue.ids())
+
+
+async def test_a_bookie_that_is_given_up_during_the_first_survey_is_not_forgotten() -> None:
+    slow = await Slow.of()
+    await slow.yard.lose("b1")
+    await slow.auditor.look()
+    assert slow.auditor.surveys == 1 and await slow.yard.store.children(LOST) == ["b1"]
+    await slow.look_for_half_an_hour()
+    assert await slow.not_queued("b1") == set()
+
+
+async def test_a_bookie_that_is_decommissioned_during_a_survey_is_not_forgotten() -> None:
+    slow = await Slow.of()
+    slow.at[16] = partial(slow.yard.store.create, f"{DECOMMISSIONS}/b1", b"")
+    await slow.auditor.look()
+    await slow.look_for_half_an_hour()
+    assert await slow.not_queued("b1") == set()
+
+
+async def test_a_bookie_that_returns_and_is_lost_again_during_a_survey_is_not_forgotten() -> None:
+    slow = await Slow.of()
+    await slow.auditor.look()
+    await slow.yard.lose("b1")
+    await slow.look_for_half_an_hour()
+    await slow.yard.bring_back("b1")
+    slow.at[slow.reads + 2] = partial(slow.yard.lose, "b1")
+    await slow.auditor.look()
+    await slow.look_for_half_an_hour()
+    assert await slow.yard.store.children(LOST) == ["b1"]
+    assert await slow.not_queued("b1") == set()
+
+
+async def test_ledgers_that_were_moved_since_a_survey_to_a_bookie_that_is_lost_are_found() -> None:
+    slow = await Slow.of()
+    await slow.auditor.look()
+    ledgers = slow.yard.client()._ledgers
+    held = await ledgers.read(
+        next(each.ledger_id for each in slow.ledgers if "b0" not in each.bookies())
+    )
+    first = held.metadata.fragments[0]
+    moved = msgspec.structs.replace(first, ensemble=("b0", *first.ensemble[1:]))
+    await ledgers.update(held, lambda now: msgspec.structs.replace(now, fragments=(moved,)))
+    await slow.yard.lose("b0")
+    slow.auditor._surveyed_s = None
+    await slow.auditor.look()
+    await slow.look_for_half_an_hour()
+    assert held.metadata.ledger_id in await slow.yard.queue.ids()
+
+
+async def test_nothing_more_is_queued_when_repair_is_switched_off() -> None:
+    slow = await Slow.of()
+    await slow.auditor.look()
+    await slow.yard.lose("b1")
+    slow.at[slow.reads + 4] = partial(slow.yard.queue.disable, "by hand")
+    reads = slow.reads
+    await slow.look_for_half_an_hour()
+    assert 4 <= slow.reads - reads <= 6
 
 
 async def test_a_survey_reads_only_so_many_ledgers_in_a_second() -> None:

@@ -271,8 +271,8 @@ async def test_repairs_writes_keep_to_the_pace() -> None:
     repairer = yard.repairer(replace(SETTINGS, copy_bytes_a_second=1))
     spent: list[int] = []
 
-    async def spend(size_bytes: int) -> None:
-        spent.append(size_bytes)
+    async def spend(amount: int) -> None:
+        spent.append(amount)
 
     repairer._workshop.pace.spend = spend  # type: ignore[method-assign]
     await repairer.run_once()
