@@ -7,6 +7,7 @@ Invariants:
 - An owned (ephemeral) key is listed with its owner exactly while it exists.
 """
 
+from bisect import bisect_right
 from collections.abc import Callable, Iterable, Iterator
 from typing import Final
 
@@ -53,6 +54,8 @@ class Tree:
     def __init__(self) -> None:
         self._values: dict[str, Versioned] = {}
         self._names: dict[str, set[str]] = {}
+        self._numbers: dict[str, list[int]] = {}
+        """The numbers among them, sorted, of those that were listed since the last change."""
         self._owners: dict[str, int] = {}
         self._owned: dict[int, dict[str, None]] = {}
         self._counters: dict[str, int] = {}
@@ -68,9 +71,13 @@ class Tree:
 
     def page(self, prefix: str, above: int) -> Page:
         """The lowest numbers above one among these names, at most `PAGE_NUMBERS`."""
-        names = self._names.get(prefix.rstrip("/"), ())
-        numbers = sorted(number for number in numbers_of(names) if number > above)
-        return Page(numbers[:PAGE_NUMBERS], len(numbers) > PAGE_NUMBERS)
+        prefix = prefix.rstrip("/")
+        numbers = self._numbers.get(prefix)
+        if numbers is None:
+            numbers = self._numbers[prefix] = sorted(numbers_of(self._names.get(prefix, ())))
+        first = bisect_right(numbers, above)
+        end = first + PAGE_NUMBERS
+        return Page(numbers[first:end], end < len(numbers))
 
     def counter(self, counter: str) -> int:
         """The highest number used up; 0 at first."""
@@ -142,6 +149,7 @@ class Tree:
         if is_new:
             parent, _, name = key.rpartition("/")
             self._names.setdefault(parent, set()).add(name)
+            self._numbers.pop(parent, None)
             if owner is not None:
                 self._owners[key] = owner
                 self._owned.setdefault(owner, {})[key] = None
@@ -154,6 +162,7 @@ class Tree:
         parent, _, name = key.rpartition("/")
         names = self._names[parent]
         names.remove(name)
+        self._numbers.pop(parent, None)
         if not names:
             del self._names[parent]
         owner = self._owners.pop(key, None)

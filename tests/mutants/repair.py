@@ -339,7 +339,7 @@ REPAIR_MUTANTS: Final = (
     ),
     Mutant(
         "a-listing-denies-a-ledger",
-        "a name missing from a listing is never an answer",
+        "2.6-13 (#876): absence from a listing is never an answer",
         "engine/bookie/garbage.py",
         'if not there and await self._store.get(f"{LEDGERS}/{ledger_id}") is None:',
         "if not there:",

@@ -194,7 +194,7 @@ SESSION_MUTANTS: Final = (
         "a-watch-fires-once",
         "contract: a watch fires after every change",
         _WATCHES,
-        "        if key is not None:\n            self._arm_soon(key)\n",
+        "        if key is not None:\n            self._arm_soon(key, path)\n",
         "        for changed in list(self._watchers.get(key or '', {}).values()):\n"
         "            self._loop.call_soon(changed)\n",
         by_test(_REAL, "test_a_watch_tells_of_each_kind_of_change"),

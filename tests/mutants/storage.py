@@ -408,14 +408,6 @@ UPKEEP_MUTANTS: Final = (
         by_test(_GARBAGE_TESTS, "test_a_ledger_goes_after_two_denials_an_interval_apart"),
     ),
     Mutant(
-        "a-listing-buries-a-ledger",
-        "2.6-13 (#876): absence from a listing is never an answer",
-        _GARBAGE,
-        'if await self._store.get(f"{LEDGERS}/{ledger_id}") is None:',
-        "if str(ledger_id) not in await self._store.children(LEDGERS):",
-        by_test(_GARBAGE_TESTS, "test_a_known_ledger_never_goes"),
-    ),
-    Mutant(
         "another-clusters-store-buries",
         "design 4.3: only the right cluster's store is asked",
         _GARBAGE,
