@@ -141,7 +141,7 @@ class Surplus:
         seen = self._seen.setdefault(bookie.bookie_id, {})
         above = -1
         while True:
-            if not await self._may_go_on(bookie):
+            if not await self._may_go_on():
                 return
             page = await bookie.ledgers(above, _LEDGERS_PER_PAGE)
             if not page:
@@ -152,13 +152,10 @@ class Surplus:
                     seen[ledger_id] = found
             above = page[-1]
 
-    async def _may_go_on(self, bookie: Holder) -> bool:
+    async def _may_go_on(self) -> bool:
         """Whether entries may be given back now. Raises `EngineError`."""
         workshop = self._workshop
         if await workshop.queue.disabled() is not None:
-            return False
-        if bookie.bookie_id in await workshop.bookies.decommissioning():
-            # Its folder will be removed soon.
             return False
         await workshop.store.sync()
         await check_not_under_way(workshop.store)

@@ -9,6 +9,7 @@ import msgspec
 import pytest
 
 from engine.errors import BookieUnavailable, EngineError
+from engine.metadata.bookies import DECOMMISSIONS
 from engine.metadata.ledgers import Fragment, LedgerMetadata, State
 from engine.metadata.repairs import RepairItem
 from engine.repair.surplus import Ids, Surplus, elsewhere
@@ -185,6 +186,13 @@ async def test_other_bytes_elsewhere_are_not_the_same_entries() -> None:
     held[9] = Run.pack(field.ledger_id, 9, [b"other bytes"], lac=8, length_before=0)
     await field.look(times=4)
     assert field.held() == 10
+
+
+async def test_a_bookie_that_is_decommissioned_and_still_runs_gives_back_what_was_moved() -> None:
+    field = await Field.of()
+    await field.yard.store.create(f"{DECOMMISSIONS}/{field.left.bookie_id}", b"it goes")
+    await field.look(times=4)
+    assert field.held() == 0
 
 
 @pytest.mark.parametrize("known", [True, False])
