@@ -304,19 +304,20 @@ class ZooKeeperStore:
         `MetadataUnavailable`.
         """
         await self._read_layout()
+        left = [numbers_of((await self._listed(prefix))[0]) for prefix in NUMBERED]
+        if self._layout.spread is Spread.FOLDERS and not any(left):
+            return 0
         if self._format_major < FORMAT_MAJOR:
             await self._write_layout(Spread.FLAT)
         await ready()
         if self._layout.spread is Spread.FLAT:
             await self._write_layout(Spread.MOVING)
         count = 0
-        left = True
-        while left:
-            left = False
-            for prefix in NUMBERED:
-                names, _ = await self._listed(prefix)
-                numbers = sorted(numbers_of(names))
-                left = left or bool(numbers)
+        while True:
+            left = [numbers_of((await self._listed(prefix))[0]) for prefix in NUMBERED]
+            if not any(left):
+                break
+            for prefix, numbers in zip(NUMBERED, map(sorted, left), strict=True):
                 for start in range(0, len(numbers), _MOVED_A_CHECK):
                     await ready()
                     count += await self._move_all(prefix, numbers[start : start + _MOVED_A_CHECK])

@@ -385,6 +385,14 @@ async def test_a_process_of_an_earlier_version_is_waited_for_until_its_lease_is_
         await process.close()
 
 
+async def test_where_nothing_is_to_be_moved_nobody_is_waited_for() -> None:
+    store = await connect(fresh_chroot())
+    await store.create("/ledgers/17", b"")
+    async with asyncio.timeout(10):
+        assert await Upgrade(store, Hands()).run() == 0
+    await store.close()
+
+
 async def test_an_upgrade_stops_when_a_bookie_of_an_earlier_version_registers_meanwhile(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
