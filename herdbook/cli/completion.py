@@ -55,7 +55,7 @@ complete -c herdbook -a '(__herdbook)'
 def completion(
     shell: Annotated[Shell, typer.Argument(help="bash, zsh or fish.")],
     line: Annotated[
-        str | None, typer.Option(hidden=True, help="Say what may come at the end of this line.")
+        str | None, typer.Option(hidden=True, help="Print what can complete this line.")
     ] = None,
 ) -> None:
     """Print what makes a shell complete this command's words."""

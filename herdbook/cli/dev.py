@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 Data = Annotated[
     Path | None,
-    typer.Option(help="Where it keeps its data. Default: a folder that goes when it ends."),
+    typer.Option(help="Folder for the data. Default: a folder that is removed at the end."),
 ]
 Nodes = Annotated[int, typer.Option(help="How many nodes.", min=1, max=9)]
 Grace = Annotated[
@@ -44,8 +44,8 @@ def dev(
 ) -> None:
     """Run a whole cluster on this machine, to try things out.
 
-    A real ZooKeeper, and nodes with all roles. Whoever is on this machine may do everything. Ctrl-C
-    ends it and leaves nothing but --data. A cluster of other machines is made of herdbook serve.
+    A real ZooKeeper, and nodes with all roles. Anybody on this machine can do everything. Ctrl-C
+    ends it and leaves nothing but --data. For a cluster of several machines, use herdbook serve.
     """
     from engine.folder.modes import set_private_umask
     from herdbook.node.dev import DevSettings

@@ -8,7 +8,7 @@ from typing import Final
 
 EXIT_STATUS: Final = (
     "Exit status: 0, it worked; 1, it did not, and why is on standard error; "
-    "2, the call was wrong, or no such store is there."
+    "2, the call was wrong, or the store does not exist."
 )
 
 EXAMPLES: Final[dict[str, tuple[str, ...]]] = {

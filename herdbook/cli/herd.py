@@ -345,7 +345,7 @@ def set_replicas(
     url: Url = None,
     as_json: AsJson = False,
 ) -> None:
-    """Say how many replicas there should be; nodes for them are chosen."""
+    """Set how many replicas there should be; nodes for them are chosen."""
     if count != _DEFAULT and not (count.isascii() and count.isdecimal()):
         raise typer.BadParameter(f'{count!r} is neither a number nor "{_DEFAULT}"')
     given = None if count == _DEFAULT else int(count)

@@ -42,7 +42,7 @@ ASKED_AT_ONCE: Final = 64
 _UNREADABLE: Final = "UNREADABLE"
 
 app = typer.Typer(
-    help="Look at ledgers, recover them, delete them.", no_args_is_help=True, rich_markup_mode=None
+    help="List, read, recover and delete ledgers.", no_args_is_help=True, rich_markup_mode=None
 )
 
 Password = Annotated[

@@ -33,7 +33,7 @@ _DEVELOP: Final = "Develop"
 COMMANDS: Final = {
     "demo": Late(
         "herdbook.cli.demo:demo",
-        "Live through a mailing platform's day; two nodes are killed.",
+        "Run a mailing platform's day on a cluster; two nodes are killed.",
         _START,
     ),
     "dev": Late(
@@ -52,14 +52,14 @@ COMMANDS: Final = {
         _START,
     ),
     "sql": Late(
-        "herdbook.cli.sql:sql", "SQL at a console, or from -c, -f or standard input.", _DATA
+        "herdbook.cli.sql:sql", "Run SQL at a console, or from -c, -f or standard input.", _DATA
     ),
     "blob": Late(
         "herdbook.cli.blob:app",
         "Buckets and objects: put files and folders in, get them out.",
         _DATA,
     ),
-    "ledger": Late("herdbook.cli.ledger:app", "Look at ledgers, recover them, delete them.", _DATA),
+    "ledger": Late("herdbook.cli.ledger:app", "List, read, recover and delete ledgers.", _DATA),
     "import": Late(
         "herdbook.cli.backup:import_rows",
         'Add the rows of a file to a table. In CSV an empty field is NULL, "" an empty text.',
@@ -75,9 +75,7 @@ COMMANDS: Final = {
         "Show what was changed, as far back as it is kept. Each transaction has its position.",
         _DATA,
     ),
-    "task": Late(
-        "herdbook.cli.task:app", "Submit tasks, see what became of them, set limits.", _TASKS
-    ),
+    "task": Late("herdbook.cli.task:app", "Submit tasks, follow them, set limits.", _TASKS),
     "worker": Late(
         "herdbook.cli.worker:worker",
         "Run tasks until told to stop. SIGTERM drains, a second one ends what still runs.",
@@ -92,10 +90,10 @@ COMMANDS: Final = {
         _OPERATE,
     ),
     "user": Late(
-        "herdbook.cli.user:app", "Users of a store, what they may, and their tokens.", _OPERATE
+        "herdbook.cli.user:app", "Manage the users of a store, their rights and tokens.", _OPERATE
     ),
     "repair": Late(
-        "herdbook.cli.repair:app", "See what is being repaired, and have it checked.", _OPERATE
+        "herdbook.cli.repair:app", "Show what is being repaired, and start checks.", _OPERATE
     ),
     "store": Late(
         "herdbook.cli.whole_store:app",
@@ -162,7 +160,7 @@ def _say_version(asked: bool) -> None:
 def root(
     shown: Annotated[
         bool,
-        typer.Option("--version", help="Say which version this is.", callback=_say_version),
+        typer.Option("--version", help="Show the version.", callback=_say_version),
     ] = False,
 ) -> None:
     """A replicated ledger, and what is built on it."""

@@ -46,7 +46,7 @@ _STAYS_LEAVING: Final = (
 )
 
 app = typer.Typer(
-    help="See what is being repaired, and have it checked.",
+    help="Show what is being repaired, and start checks.",
     no_args_is_help=True,
     rich_markup_mode=None,
 )
@@ -72,7 +72,7 @@ def show_status(
 
 @app.command("off")
 def switch_off(
-    reason: Annotated[str, typer.Option(help="Why, for whoever looks.")] = "by hand",
+    reason: Annotated[str, typer.Option(help="The reason, for other operators.")] = "by hand",
     url: Url = None,
     as_json: AsJson = False,
 ) -> None:

@@ -152,7 +152,7 @@ def clear(
     broker: BrokerUrl = None,
     as_json: AsJson = False,
 ) -> None:
-    """Say that a node is healthy of which nothing is known, or that failed for good."""
+    """Mark a node as healthy whose state is unknown, or that failed for good."""
     body = {"node": node, "done": done}
     text = f"{node} is cleared: {'done' if done else 'to be done again'}"
     _Doing(url, broker, as_json).do(name, "clear", text, body)

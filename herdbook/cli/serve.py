@@ -73,9 +73,10 @@ def serve(
 ) -> None:
     """Serve a folder, or as a node of a cluster.
 
-    Bookies, tablespaces, tasks, HTTP and the console, in a process each. What it is told stands in
-    a TOML file, in the environment (HERDBOOK_HERD__LISTEN is the key listen of the table herd) and
-    in flags; the later counts over the earlier. SIGTERM drains, a second one ends it at once.
+    Bookies, tablespaces, tasks, HTTP and the console, each in a process of its own. Settings come
+    from a TOML file, the environment (HERDBOOK_HERD__LISTEN is the key listen of the table herd)
+    and flags; each of these overrides the one before. SIGTERM drains it, a second one ends it at
+    once.
     """
     flags: dict[str, Any] = dict(_pair(each) for each in more or ())
     for key, value in (("data", data), ("url", url), ("roles", role)):

@@ -96,7 +96,7 @@ def sql(
     follower: Follower = False,
     url: SameStore = None,
 ) -> None:
-    """SQL at a console, or from -c, -f or standard input."""
+    """Run SQL at a console, or from -c, -f or standard input."""
     if as_json and as_csv:
         raise typer.BadParameter("say --json or --csv, not both")
     if single and keep_going:

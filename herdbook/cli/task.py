@@ -30,7 +30,7 @@ from herdbook.cli.task_submitting import submit
 from herdbook.task_api import TaskApi
 
 app = typer.Typer(
-    help="Submit tasks, see what became of them, set limits.",
+    help="Submit tasks, follow them, set limits.",
     no_args_is_help=True,
     rich_markup_mode=None,
 )

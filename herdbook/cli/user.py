@@ -35,7 +35,7 @@ _NEEDS_SECRET: Final = (
 )
 
 app = typer.Typer(
-    help="Users of a store, what they may, and their tokens.",
+    help="Manage the users of a store, their rights and tokens.",
     no_args_is_help=True,
     rich_markup_mode=None,
 )
@@ -180,7 +180,7 @@ def list_users(url: Url = None, as_json: AsJson = False) -> None:
         print_json(facts)
         return
     if not facts:
-        typer.echo("no users: the store is open to whoever reaches it")
+        typer.echo("no users: anybody who reaches the store can use it")
         return
     print_table(("user", "administrator", "grants", "tokens"), (_row(each) for each in facts))
 

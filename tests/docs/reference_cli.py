@@ -21,7 +21,7 @@ with its remedy.
 | --- | --- |
 | 0 | it worked |
 | 1 | it did not, and why is on standard error; or a check found something |
-| 2 | the call was wrong, or no such store is there |
+| 2 | the call was wrong, or the store does not exist |
 """
 
 

@@ -612,7 +612,7 @@ def test_the_commands_say_in_a_line_what_they_did(tmp_path: Path) -> None:
 
     asyncio.run(make())
     at = str(tmp_path / "data")
-    assert said(at, "ls").stdout == "no users: the store is open to whoever reaches it\n"
+    assert said(at, "ls").stdout == "no users: anybody who reaches the store can use it\n"
     assert said(at, "add", "bob", "--no-password").stdout == "user bob is added\n"
     again = said(at, "add", "bob", "--no-password")
     assert again.exit_code == 1 and "herdbook user passwd bob" in again.stderr
