@@ -40,9 +40,11 @@ def _section(path: tuple[str, ...], command: Any) -> str:
     name = " ".join(("herdbook", *path))
     parts = [f"\n{'#' * min(4, 1 + len(path))} {name}\n", _plain(command.help or "")]
     context = typer.Context(command, info_name=name)
-    if not hasattr(command, "commands"):
+    table = _table(command, context)
+    # A group may do something itself, and then it has options.
+    if table or not hasattr(command, "commands"):
         usage = " ".join(command.collect_usage_pieces(context))
-        parts += [f"```text\n{name} {usage}\n```\n", _table(command, context)]
+        parts += [f"```text\n{name} {usage}\n```\n", table]
     parts.append(_examples(command.epilog or ""))
     return "\n".join(part for part in parts if part)
 
