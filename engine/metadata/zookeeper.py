@@ -312,7 +312,13 @@ class ZooKeeperStore:
         await ready()
         if self._layout.spread is Spread.FLAT:
             await self._write_layout(Spread.MOVING)
-        count = 0
+        total = 0
+
+        def add(count: int) -> None:
+            nonlocal total
+            total += count
+            moved(total)
+
         while True:
             left = [numbers_of((await self._listed(prefix))[0]) for prefix in NUMBERED]
             if not any(left):
@@ -320,11 +326,10 @@ class ZooKeeperStore:
             for prefix, numbers in zip(NUMBERED, map(sorted, left), strict=True):
                 for start in range(0, len(numbers), _MOVED_A_CHECK):
                     await ready()
-                    count += await self._move_all(prefix, numbers[start : start + _MOVED_A_CHECK])
-                    moved(count)
+                    await self._move_all(prefix, numbers[start : start + _MOVED_A_CHECK], add)
         if self._layout.spread is Spread.MOVING:
             await self._write_layout(Spread.FOLDERS)
-        return count
+        return total
 
     # The layout
 
@@ -358,19 +363,24 @@ class ZooKeeperStore:
         """Whether a write is worth trying there; a read costs the ensemble less."""
         return number == 0 or await self._read(partial(self._client.exists, path))
 
-    async def _move_all(self, prefix: str, numbers: list[int]) -> int:
-        count = 0
+    async def _move_all(
+        self, prefix: str, numbers: list[int], moved: Callable[[int], None]
+    ) -> None:
+        """Move keys, and tell how many each few of them were, also if one of these fails."""
         for start in range(0, len(numbers), _AT_ONCE):
             moves = [
                 asyncio.ensure_future(self._move(f"{prefix}/{number}"))
                 for number in numbers[start : start + _AT_ONCE]
             ]
             try:
-                count += sum(await asyncio.gather(*moves))
+                done = await asyncio.gather(*moves, return_exceptions=True)
             finally:
                 for move in moves:
                     move.cancel()
-        return count
+            moved(sum(one is True for one in done))
+            for one in done:
+                if isinstance(one, BaseException):
+                    raise one
 
     async def _move(self, key: str) -> bool:
         """Move a key to its place in this layout. Its version stays. False if it was not there."""

@@ -75,7 +75,7 @@ def demo(
     limit: Limit = None,
     keep: Keep = False,
 ) -> None:
-    """Run a mailing platform's day on a cluster; two nodes are killed.
+    """Run a mailing platform's day; two of its nodes are killed.
 
     Spark loads a folder or an mbox into a bucket, tasks of three tenants send every message, Spark
     reads it all again, and SQL says the same. Without Java: a folder on three bookies, here.

@@ -60,6 +60,7 @@ EXAMPLES: Final[dict[str, tuple[str, ...]]] = {
     "store backup": ("herdbook store backup /backups/farm --url ./data",),
     "store check": ("herdbook store check", "herdbook store check /backups/farm"),
     "store restore": ("herdbook store restore /backups/farm --url ./new",),
+    "store upgrade": ("herdbook store upgrade --url herdbook://zk1:2181/prod",),
     "worker": (
         "herdbook worker --tasks farm --url ./data --processes 4",
         "herdbook worker --tasks farm --broker 127.0.0.1:7465 --places 20",

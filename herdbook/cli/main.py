@@ -33,7 +33,7 @@ _DEVELOP: Final = "Develop"
 COMMANDS: Final = {
     "demo": Late(
         "herdbook.cli.demo:demo",
-        "Run a mailing platform's day on a cluster; two nodes are killed.",
+        "Run a mailing platform's day; two of its nodes are killed.",
         _START,
     ),
     "dev": Late(

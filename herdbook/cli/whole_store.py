@@ -30,7 +30,7 @@ from herdbook.cli.store import (
     run,
     with_store,
 )
-from herdbook.finding import find, is_cluster, open_store
+from herdbook.finding import check_store, find, is_cluster, open_store
 
 if TYPE_CHECKING:
     from rich.progress import Progress
@@ -203,6 +203,7 @@ def upgrade(
         configured = read_configured()
         found = find(url, configuration=configured)
         if not is_cluster(found):
+            check_store(Path(found))
             return 0
         store = await open_metadata(
             parse_url(found), configured.make_zookeeper(), random.SystemRandom()

@@ -18,6 +18,7 @@ from engine.ledger.client import LedgerClient
 from engine.log import START, LogWriter, ReplicatedLog
 from engine.log.holding import HOLD, StoreHold
 from engine.log.log_list import LOGS, LogList, decode_list
+from engine.metadata.contract import Page
 from engine.metadata.ledgers import LEDGERS
 from engine.ports.system_workers import ThreadWorkers
 from engine.repair.outlook import Workshop
@@ -292,14 +293,14 @@ async def test_ledgers_are_not_listed_while_the_logs_are_held() -> None:
     bookies = await Cluster.of(3)
     client, other = bookies.client(), bookies.tree.session()
     await (await ReplicatedLog(client, "mine").lead()).append(b"moo")
-    children, held = client.store.children, list[bool]()
+    page, held = client.store.page, list[bool]()
 
-    async def listed(prefix: str) -> list[str]:
+    async def listed(prefix: str, above: int = -1) -> Page:
         if prefix == LEDGERS:
             held.append(await other.get(HOLD) is not None)
-        return await children(prefix)
+        return await page(prefix, above)
 
-    client.store.children = listed  # type: ignore[method-assign]
+    client.store.page = listed  # type: ignore[method-assign]
     await take_cut(workshop_of(client))
     assert held == [False, False]
 

@@ -167,7 +167,7 @@ def test_a_cluster_loses_one_machine_and_gets_it_back(machines: Machines) -> Non
 
 
 def test_a_cluster_is_upgraded_machine_by_machine_while_programs_write(machines: Machines) -> None:
-    [block] = blocks(UPGRADE)
+    block, [layout] = blocks(UPGRADE)[0], commands(blocks(UPGRADE)[1])
     stop, upgrade, check, start, bookies, spaces = commands(block)
     load = Load(machines)
     with load:
@@ -177,6 +177,7 @@ def test_a_cluster_is_upgraded_machine_by_machine_while_programs_write(machines:
             machines.run(bookies)
             machines.until(spaces, in_step)
             machines.until("herdbook repair status", nothing_waits)
+        assert "0 keys were moved" in machines.run(layout)
     assert load.judged() > 20
 
 
