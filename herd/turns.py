@@ -11,12 +11,17 @@ Invariants:
   lock protects it.
 - The long statements of one user are parsed one at a time, so that a statement of another user
   waits for at most one statement of each user.
+- A thread that parses a long statement pauses often. Threads that compute all the time would get
+  the interpreter lock as often as the event loop, and slow down everything that runs there.
 """
 
 import asyncio
 import contextlib
+import threading
+import time
 import weakref
 from collections.abc import AsyncIterator, Callable, Iterable, Sequence
+from functools import partial
 from typing import Final, TypeVar
 
 from engine.ports.workers import Workers
@@ -65,6 +70,24 @@ class _Long:
         return self._of.setdefault(user, asyncio.Lock())
 
 
+_here: Final = threading.local()
+_PAUSE_S: Final = 0.0003
+
+
+def give_way() -> None:
+    """Let other threads run for a moment; outside of `read_long`, this does nothing."""
+    if getattr(_here, "reads_long", False):
+        time.sleep(_PAUSE_S)  # noqa: TID251 (in a worker's thread, for other threads)
+
+
+def _giving_way(work: Callable[[], T]) -> T:
+    _here.reads_long = True
+    try:
+        return work()
+    finally:
+        _here.reads_long = False
+
+
 async def read_long(workers: Workers, work: Callable[[], T], user: str | None = None) -> T:
     """Parse or plan a long statement in a thread; at most two at a time, so that threads stay free.
 
@@ -83,7 +106,7 @@ async def read_long(workers: Workers, work: Callable[[], T], user: str | None = 
     except BaseException:
         own.release()
         raise
-    job = asyncio.ensure_future(workers.run(work))
+    job = asyncio.ensure_future(workers.run(partial(_giving_way, work)))
 
     def done(job: "asyncio.Future[T]") -> None:
         # The thread continues to its end, whether or not somebody still waits for it.

@@ -21,11 +21,13 @@ from sqlglot.tokenizer_core import TokenType
 
 from herd.sql.alter_grammar import AlterGrammar
 from herd.sql.long_lists import LongLists
+from herd.turns import give_way
 
 CHECKPOINT: Final = "CHECKPOINT"
 """What a table may be read AS OF: `FROM t AS OF CHECKPOINT 7`, or `'newest'`."""
 
 ParseNode = Callable[[Any], Any]
+_EXPRESSIONS_AT_ONCE: Final = 32
 _AS_WRITTEN: Final = "json_access"
 """What sqlglot calls an index that it does not count anew."""
 
@@ -44,6 +46,8 @@ class HerdParser(AlterGrammar, LongLists):
         TokenType.PLACEHOLDER: _question_mark,
     }
 
+    _expressions = 0
+
     def _parse_bracket(self, this: exp.Expr | None = None) -> exp.Expr | None:
         found = super()._parse_bracket(this)
         inner = found
@@ -60,6 +64,9 @@ class HerdParser(AlterGrammar, LongLists):
         return self.expression(version)
 
     def _parse_expression(self) -> exp.Expr | None:
+        self._expressions += 1
+        if self._expressions % _EXPRESSIONS_AT_ONCE == 0:
+            give_way()
         # `name: value` is DuckDB's other way to say AS; `(:name` is none.
         if self._curr and self._curr.token_type not in (TokenType.VAR, TokenType.IDENTIFIER):
             return Parser._parse_expression(self)

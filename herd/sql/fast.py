@@ -156,7 +156,7 @@ class Writers:
 
 
 class SelectByKey:
-    """SELECT columns FROM table WHERE the whole key."""
+    """SELECT columns FROM table WHERE the whole key: one row at most, whatever its LIMIT is."""
 
     kind = "SELECT"
     needs_transaction = False
@@ -166,6 +166,7 @@ class SelectByKey:
         assert isinstance(tree, exp.Select)
         self.catalog = catalog
         self.table, names = only_table(tree, catalog)
+        limit_of(tree)
         self.key = key_maker(self.table, tree.args.get("where"), names)
         columns, self.columns = shown_columns(tree, self.table, names)
         self.decode = catalog.plan(self.table).decode
@@ -188,7 +189,7 @@ class SelectByKey:
 
 UPDATE_PARTS: Final = frozenset({"this", "expressions", "where", "returning"})
 DELETE_PARTS: Final = frozenset({"this", "where", "returning"})
-_SELECT_PARTS: Final = frozenset({"expressions", "from_", "where", "kind", "hint"})
+_SELECT_PARTS: Final = frozenset({"expressions", "from_", "where", "kind", "hint", "limit"})
 
 
 def only_table(tree: exp.Select, catalog: Catalog) -> tuple[Table, Names]:
@@ -203,6 +204,23 @@ def only_table(tree: exp.Select, catalog: Catalog) -> tuple[Table, Names]:
     if source is None:
         raise CannotEvaluate
     return named_table(source.this, catalog)
+
+
+def limit_of(tree: exp.Select) -> int | None:
+    """The number in LIMIT, None without one. Raises `CannotEvaluate` for 0 or an expression."""
+    limit = tree.args.get("limit")
+    if limit is None:
+        return None
+    number = limit.args.get("expression")
+    if not isinstance(number, exp.Literal) or not number.is_int:
+        raise CannotEvaluate
+    if any(value for part, value in limit.args.items() if part != "expression"):
+        # A share in per cent, for one.
+        raise CannotEvaluate
+    count = int(number.this)
+    if not count:
+        raise CannotEvaluate
+    return count
 
 
 def named_table(node: exp.Expr, catalog: Catalog) -> tuple[Table, Names]:

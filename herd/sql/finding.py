@@ -19,7 +19,7 @@ from herd.rows import Row, row_reader
 from herd.schema import Table
 from herd.sql.by_index import way_of
 from herd.sql.expressions import Evaluate, compile_expression
-from herd.sql.fast import only_table, shown_columns
+from herd.sql.fast import limit_of, only_table, shown_columns
 from herd.sql.parsing import Parsed
 from herd.sql.ranges import conjuncts
 from herd.sql.resolving import Source
@@ -130,6 +130,7 @@ class SelectByIndex:
         assert isinstance(tree, exp.Select)
         self.catalog = catalog
         self.table, names = only_table(tree, catalog)
+        self.limit = limit_of(tree)
         where = tree.args.get("where")
         if where is None or not self.table.indexes:
             raise CannotEvaluate
@@ -154,5 +155,5 @@ class SelectByIndex:
             raise CannotEvaluate
         plan = self.catalog.plan(self.table)
         found = self.finder.find(plan, view_of(space, own), given)
-        rows = tuple([self.read(one.row) for one in found])
+        rows = tuple([self.read(one.row) for one in found[: self.limit]])
         return Result(self.columns, rows, len(rows), None, "SELECT")

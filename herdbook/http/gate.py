@@ -36,6 +36,7 @@ from engine.access.tokens import KNOWN, Claims, Keys, sign, verify
 from engine.errors import AccessRefused, InvalidRequest, TooManyTries
 from engine.ports.clock import Clock
 from engine.transport.address import is_loopback
+from herdbook.access.authenticator import FRESH_S
 from herdbook.access.proving import TooManyWait, Turns
 from herdbook.http.errors import HttpError
 from herdbook.http.routes import Need
@@ -44,7 +45,8 @@ from herdbook.http.settings import WebSettings
 from herdbook.http.transfers import Transfers
 
 TOKEN_HEADER: Final = "X-Herdbook-Token"
-_ANSWER_AGE_S: Final = 2.0
+_ANSWER_AGE_S: Final = FRESH_S / 2
+"""So that users are asked for before what is known of them is old."""
 _ANSWERS_MAX: Final = 4_096
 _JUDGED_AT_ONCE: Final = 8
 _WAITING_MAX: Final = 64

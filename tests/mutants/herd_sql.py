@@ -11,6 +11,28 @@ _ATTACKS: Final = "herd/sql/test_attacks.py"
 
 HERD_SQL_MUTANTS: Final = (
     Mutant(
+        "a-limit-in-per-cent-counts-rows",
+        "a LIMIT that is more than a number is left to the query engine",
+        "herd/sql/fast.py",
+        'if any(value for part, value in limit.args.items() if part != "expression"):',
+        "if False:",
+        by_test(
+            "herd/sql/test_plans.py",
+            "test_a_limit_counts_whichever_way_the_rows_are_found",
+        ),
+    ),
+    Mutant(
+        "a-query-by-an-index-has-no-limit",
+        "a query by an index answers as many rows as its LIMIT says",
+        "herd/sql/finding.py",
+        "for one in found[: self.limit]]",
+        "for one in found]",
+        by_test(
+            "herd/sql/test_plans.py",
+            "test_a_limit_counts_whichever_way_the_rows_are_found",
+        ),
+    ),
+    Mutant(
         "any-length-of-a-statement-is-plain",
         "a small query has a short statement",
         "herd/sql/small_queries.py",

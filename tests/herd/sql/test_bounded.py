@@ -139,3 +139,15 @@ async def test_long_statements_of_one_user_leave_a_thread_to_others() -> None:
     gate.set()
     await asyncio.gather(*reading)
     await workers.close()
+
+
+async def test_a_thread_that_parses_a_long_statement_pauses_often(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    pauses: list[float] = []
+    monkeypatch.setattr("herd.turns.time.sleep", pauses.append)
+    text = f"SELECT {'a, ' * 2_000} 1"
+    parse(text)
+    assert not pauses, "the event loop never pauses"
+    await read_long(ThreadWorkers(asyncio.get_running_loop()), lambda: parse(text))
+    assert len(pauses) > 50

@@ -9,6 +9,9 @@ from engine.access.principal import Grant, Principal
 from herd.catalog import Catalog
 from herd.errors import AccessDenied
 from herd.schema import Counters
+from herd.sql.asking import alone
+from herd.sql.fast import SelectByKey
+from herd.sql.finding import SelectByIndex
 from herd.sql.parsing import parse
 from herd.sql.planning import CACHE_BYTES_MAX, Planned, Plans, plans_of
 from herd.sql.session import Session
@@ -109,3 +112,38 @@ async def test_the_estimated_size_of_a_plan_is_close_to_its_real_size(text: str)
                 tracemalloc.stop()
         # What threads of earlier tests take meanwhile is counted, too.
         assert min(taken) < 1.2 * made.size_bytes < 4 * min(taken)
+
+
+async def test_a_read_by_key_stays_one_when_its_rows_are_limited() -> None:
+    async with asking() as on:
+        await on.run("CREATE TABLE cow (id INT PRIMARY KEY, name TEXT)")
+        await on.run("INSERT INTO cow VALUES (7, 'Elsa')")
+        said = alone("SELECT name FROM cow WHERE id = 7", 1_000).parsed
+        assert isinstance(on.session.plan(said.text, said).statement, SelectByKey)
+        assert await on.rows(said.text) == [("Elsa",)]
+
+
+@pytest.mark.parametrize(
+    ("limit", "count"),
+    [
+        *(("LIMIT 2", 2), ("LIMIT 9", 3), ("LIMIT 0", 0), ("LIMIT 1 + 1", 2), ("LIMIT ALL", 3)),
+        *(("LIMIT 2 OFFSET 2", 1), ("LIMIT 50 PERCENT", 1), ("FETCH FIRST 2 ROWS ONLY", 2)),
+    ],
+)
+async def test_a_limit_counts_whichever_way_the_rows_are_found(limit: str, count: int) -> None:
+    async with asking() as on:
+        await on.run("CREATE TABLE cow (id INT PRIMARY KEY, barn INT)")
+        await on.run("CREATE INDEX by_barn ON cow (barn)")
+        await on.run("INSERT INTO cow VALUES (1, 5), (2, 5), (3, 5), (4, 6)")
+        by_index = f"SELECT id FROM cow WHERE barn = 5 {limit}"
+        assert len(await on.rows(by_index)) == count
+        by_key = f"SELECT id FROM cow WHERE id = 4 {limit}"
+        assert len(await on.rows(by_key)) == len(await on.rows(f"SELECT 4 AS id {limit}"))
+
+
+async def test_a_plain_limit_does_not_keep_a_query_from_an_index() -> None:
+    async with asking() as on:
+        await on.run("CREATE TABLE cow (id INT PRIMARY KEY, barn INT)")
+        await on.run("CREATE INDEX by_barn ON cow (barn)")
+        plan = on.session.plan("SELECT id FROM cow WHERE barn = 5 LIMIT 2")
+        assert isinstance(plan.statement, SelectByIndex)
