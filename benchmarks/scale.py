@@ -1,6 +1,7 @@
 """What many tablespaces cost that nobody uses: a cluster of three nodes, with two and with 2,000.
 
-Many ledgers are measured in `benchmarks.scale_ledgers`.
+Many ledgers are measured in `benchmarks.scale_ledgers`, many clients in `benchmarks.scale_clients`,
+and a minute without ZooKeeper in `benchmarks.scale_away`.
 
 Invariants:
 - Both are measured on the same cluster, in one run: nothing but the number of tablespaces differs.
@@ -27,6 +28,8 @@ from typing import Final, NamedTuple
 
 import herdbook
 from benchmarks.result import Result
+from benchmarks.scale_away import zookeeper_away
+from benchmarks.scale_clients import clients
 from benchmarks.scale_ledgers import SUBJECT, ledger_short, ledgers_million, space
 from benchmarks.setting import Setting, note, run
 from blobit import Bucket
@@ -110,9 +113,24 @@ def failover(setting: Setting) -> list[Result]:
     ]
 
 
+def clients_of_nodes(setting: Setting) -> list[Result]:
+    """Thousands of clients that do nothing, and a node of theirs that is killed."""
+    with setting.scratch() as folder, _dev(folder) as (url, pid):
+        server = url.removeprefix("herdbook://").partition("/")[0]
+        return run(clients(setting, url, partial(_listens, pid), server))
+
+
+def without_zookeeper(setting: Setting) -> list[Result]:
+    """Reads, writes, queries, objects and tasks while ZooKeeper stands still for a minute."""
+    with setting.scratch() as folder, _dev(folder) as (url, pid):
+        return run(zookeeper_away(setting, url, _below(pid)))
+
+
 SCENARIOS: Final[dict[str, Callable[[Setting], list[Result]]]] = {
     "tablespaces": tablespaces,
     "failover-groups": failover,
+    "clients": clients_of_nodes,
+    "zookeeper-away": without_zookeeper,
     "ledgers-million": ledgers_million,
     "ledger-short": ledger_short,
     "space": space,

@@ -228,9 +228,13 @@ async def _frames(
     they may be read all the same.
     """
     if last > reader.last_add_confirmed and not reader.closed:
+        # Bookies have them. To ask how far the ledger may be read takes the metadata store, twice.
+        frames = await _unconfirmed(reader, first, last)
+        if len(frames) > last - first:
+            return frames
         with suppress(Unavailable):
             await reader.read_last_add_confirmed()
-    frames: list[bytes] = []
+    frames = []
     if last <= reader.last_add_confirmed:
         while len(frames) <= last - first:
             batch = await reader.read_some(first + len(frames), last, max_bytes)
@@ -238,10 +242,17 @@ async def _frames(
         return frames
     if reader.closed:
         raise NoSuchEntry(f"ledger {reader.ledger_id} ends before entry {last}")
-    async for entry in reader.read_unconfirmed(first, last):
-        frames.append(_expected(entry, first + len(frames)))
+    frames = await _unconfirmed(reader, first, last)
     if len(frames) <= last - first:
         raise NoSuchEntry(f"ledger {reader.ledger_id} has no entry {first + len(frames)}")
+    return frames
+
+
+async def _unconfirmed(reader: LedgerReader, first: int, last: int) -> list[bytes]:
+    """What stored entries hold, up to the first one that no bookie has."""
+    frames: list[bytes] = []
+    async for entry in reader.read_unconfirmed(first, last):
+        frames.append(_expected(entry, first + len(frames)))
     return frames
 
 

@@ -1,21 +1,25 @@
-"""Connecting to a cluster: its metadata in ZooKeeper, its bookies on their own machines.
+"""Connecting to a cluster through its nodes, or directly to its ZooKeeper.
 
-    async with connect("herdbook://zookeeper-1:2181,zookeeper-2:2181/prod") as client:
+    async with connect("herdbook://node-1:7180,node-2:7180/prod") as client:
         writer = await client.create_ledger()
         await writer.append(b"moo")
 
-The url names the ZooKeeper servers and, behind them, the path under which the cluster keeps its
-facts. Everything else is found there: bookies by their registrations, ledgers by their metadata.
+The url names nodes of the cluster, or its ZooKeeper servers, and behind them the path under which
+the cluster keeps its metadata. Everything else is found there: bookies by their registrations,
+ledgers by their metadata. Nodes show a user what the user may read; a client of ZooKeeper has all
+rights that ZooKeeper gives it.
 
-A session that ZooKeeper lost is made anew, and a bookie's connection that broke is dialled again:
-the client goes on, and only calls that were under way say that they do not know their outcome.
+A session that was lost is made anew, at another node if there is one, and a bookie's connection
+that broke is dialled again: the client goes on, and only calls that were under way say that they do
+not know their outcome.
 
-Who works for somebody that knows the cluster already goes `through` bookies' servers instead, and
-has no session of ZooKeeper.
+A program that works for one that knows the cluster already goes `through` bookies' servers.
 
 Invariants:
 - A client never makes a cluster: an address without one is an error.
-- Where none of those servers passes the store on, ZooKeeper is reached as ever.
+- If none of the servers to go `through` passes the store on, the url is used.
+- A server is taken for a node if it answers a greeting. Ports that are usual for ZooKeeper are not
+  greeted.
 - After the block nothing of the connection runs in this process.
 """
 
@@ -26,11 +30,18 @@ import socket
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from dataclasses import replace
-from itertools import cycle
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Any, Final, Literal
 
 from engine.access.shown import ShownToken
-from engine.errors import EngineError, InvalidRequest, NoSuchCluster
+from engine.errors import (
+    AccessRefused,
+    BookieUnavailable,
+    EngineError,
+    InvalidRequest,
+    MetadataUnavailable,
+    NoSuchCluster,
+    NoZooKeeper,
+)
 from engine.extras import needing_cluster
 from engine.ledger.client import LedgerClient
 from engine.ledger.settings import ClientSettings
@@ -51,6 +62,8 @@ if TYPE_CHECKING:
     from engine.transport.security import Security
 
 _logger = logging.getLogger(__name__)
+_GREETING_MS: Final = 2_000
+_SERVERS_MAX: Final = 100
 Wire = Literal["framed", "grpc"]
 Dial = Callable[[Registration], Awaitable[Bookie]]
 
@@ -98,14 +111,16 @@ async def connect(
 ) -> AsyncIterator[Connection]:
     """Connect to a cluster as long as the block lasts.
 
-    `url` is "herdbook://host:port,host:port/chroot". Unless `settings` say otherwise, entries go
-    to three bookies and are acknowledged when two have them. `security` is what bookies ask for
-    and what is asked of them; `wire` chooses framed TCP, the quick one, or gRPC, which passes
-    through proxies; `zookeeper` has the session's time-outs and credentials; `metrics` hears what
-    the client does. Meanwhile threads take turns every `switch_interval_s`, as in `engine.open`.
-    `through` names servers of bookies that are asked for the metadata before ZooKeeper is.
+    `url` is "herdbook://host:port,host:port/path", with the hosts of nodes or of ZooKeeper. With
+    nodes, the path may be left out. Unless `settings` say otherwise, entries go to three bookies
+    and are acknowledged when two have them. `security` is what nodes and bookies ask for and what
+    is asked of them; `wire` chooses framed TCP, the quick one, or gRPC, which passes through
+    proxies; `zookeeper` has the session's time-outs and credentials; `metrics` hears what the
+    client does. Meanwhile threads take turns every `switch_interval_s`, as in `engine.open`.
+    `through` names servers of bookies that are asked for the metadata before the url is used.
     Raises `InvalidRequest` for a malformed url, `NoZooKeeper` when no server of it answers,
-    `NoSuchCluster` when there is no cluster under the url's path.
+    `NoSuchCluster` when there is no cluster under the url's path, `AccessRefused` when a node
+    refuses the login.
     """
     where = parse_url(url)
     if wire not in ("framed", "grpc"):
@@ -120,7 +135,9 @@ async def connect(
         if through is not None:
             store = await _open_through(through, security, settings, clock, rng)
         if store is None:
-            store = await open_metadata(where, zookeeper, rng)
+            store = await _open_at_nodes(where, security, settings, clock, rng)
+        if store is None:
+            store = await _open_zookeeper(where, zookeeper, rng)
         try:
             bookies = Bookies(DeadlineStore(store, settings.metadata_timeout_ms))
             transport = make_transport(bookies, security, wire, clock, rng)
@@ -151,6 +168,21 @@ async def open_metadata(
         ) from error
 
 
+async def _open_zookeeper(
+    where: ClusterUrl, settings: "ZooKeeperSettings | None", rng: random.Random
+) -> "ZooKeeperStore":
+    """As `open_metadata`, after no host was found to be a node."""
+    try:
+        return await open_metadata(where, settings, rng)
+    except NoZooKeeper as error:
+        if not where.possible_nodes:
+            raise
+        raise NoZooKeeper(
+            f"{error}; nor did a node answer there: check whether one runs, and whether it and "
+            "this program both use TLS, with authorities that fit"
+        ) from error
+
+
 async def _open_through(
     through: "Through",
     security: "Security | None",
@@ -159,27 +191,113 @@ async def _open_through(
     rng: random.Random,
 ) -> "RemoteStore | None":
     """The store as one of these servers passes it on; None if none of them does."""
-    from engine.metadata.remote import RemoteStore
     from engine.transport.security import NO_SECURITY
 
-    turns = cycle(rng.sample(through.addresses, len(through.addresses)))
-
-    async def find() -> str:
-        return next(turns)
-
+    # Bookies let no user log in, but holders of read tokens.
+    servers = _Servers(through.addresses, rng, by_read_token=True)
     for _ in through.addresses:
         try:
-            async with asyncio.timeout(settings.metadata_timeout_ms / 1000):
-                return await RemoteStore.open(
-                    find,
-                    clock=clock,
-                    rng=rng,
-                    cluster_id=through.cluster_id,
-                    security=security or NO_SECURITY,
-                )
+            shown = security or NO_SECURITY
+            return await servers.open(shown, settings, clock, through.cluster_id)
         except (EngineError, TimeoutError) as error:
             _logger.info("the metadata store is not asked through a bookie's server: %s", error)
     return None
+
+
+async def _open_at_nodes(
+    where: ClusterUrl,
+    security: "Security | None",
+    settings: ClientSettings,
+    clock: Clock,
+    rng: random.Random,
+) -> "RemoteStore | None":
+    """The store as one of the nodes of a url passes it on; None if the url names none.
+
+    Raises `NoSuchCluster`, and what the last node raised if none lets the client in.
+    """
+    from engine.transport.security import NO_SECURITY
+
+    shown = security or NO_SECURITY
+    nodes = await _nodes_at(where, shown, clock)
+    if not nodes:
+        return None
+    servers = _Servers(nodes, rng, by_read_token=not (shown.secret or shown.logs_in))
+    failure: EngineError = BookieUnavailable("it does not answer in time")
+    for _ in nodes:
+        try:
+            store = await servers.open(shown, settings, clock)
+        except EngineError as error:
+            # A node of an earlier version serves no metadata, one that ends is not there.
+            failure = failure if isinstance(failure, AccessRefused) else error
+            continue
+        except TimeoutError:
+            continue
+        if where.chroot not in ("/", servers.path):
+            await store.close()
+            raise NoSuchCluster(f"the nodes of {where} are of the cluster at path {servers.path}")
+        return store
+    if isinstance(failure, AccessRefused):
+        raise failure
+    raise MetadataUnavailable(f"no node of {where} serves its metadata: {failure}") from failure
+
+
+async def _nodes_at(where: ClusterUrl, security: "Security", clock: Clock) -> tuple[str, ...]:
+    """The addresses at which nodes listen."""
+    from engine.transport.address import TCP
+    from engine.transport.framed_client import speaks_frames
+    from engine.transport.framed_settings import FramedSettings
+
+    brief = FramedSettings(connect_timeout_ms=_GREETING_MS)
+    addresses = [TCP + one for one in where.possible_nodes]
+    found = await asyncio.gather(*(speaks_frames(one, clock, brief, security) for one in addresses))
+    return tuple(one for one, speaks in zip(addresses, found, strict=True) if speaks)
+
+
+class _Servers:
+    """Servers that pass the metadata store on. The next one is asked when one is lost."""
+
+    def __init__(
+        self, addresses: tuple[str, ...], rng: random.Random, *, by_read_token: bool
+    ) -> None:
+        self._named = rng.sample(addresses, len(addresses))
+        self._told: list[str] = []
+        self._by_read_token = by_read_token
+        self._next = 0
+        self._rng = rng
+        self.path = "/"
+        """The path of the cluster, once a server has said it."""
+
+    async def open(
+        self, security: "Security", settings: ClientSettings, clock: Clock, cluster_id: str = ""
+    ) -> "RemoteStore":
+        """A session at the next server. Raises as `RemoteStore.open`, and `TimeoutError`."""
+        from engine.metadata.remote import RemoteStore
+
+        async with asyncio.timeout(settings.metadata_timeout_ms / 1000):
+            return await RemoteStore.open(
+                self._find,
+                clock=clock,
+                rng=self._rng,
+                cluster_id=cluster_id,
+                security=security,
+                by_read_token=self._by_read_token,
+                gives_up=False,
+                welcomed=self._heard,
+            )
+
+    async def _find(self) -> str:
+        addresses = [*self._named, *self._told]
+        address = addresses[self._next % len(addresses)]
+        self._next += 1
+        return address
+
+    def _heard(self, options: dict[str, Any]) -> None:
+        from engine.transport.metadata_session import NODES, PATH
+
+        self.path = str(options.get(PATH, self.path))
+        told = options.get(NODES)
+        others = [one for one in told if isinstance(one, str)] if isinstance(told, list) else []
+        self._told = [one for one in others if one not in self._named][:_SERVERS_MAX]
 
 
 def make_transport(

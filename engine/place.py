@@ -171,7 +171,8 @@ async def open_place(place: Place) -> AsyncIterator[LedgerClient]:
         from engine.connecting import connect
         from engine.ledger.settings import ClientSettings
 
-        security, zookeeper = place.make_security(), place.make_zookeeper()
+        # At nodes a user logs in; bookies never ask.
+        security, zookeeper = place.make_security(login=True), place.make_zookeeper()
         async with connect(
             place.url,
             settings=ClientSettings(survives=place.survives),
@@ -296,11 +297,15 @@ def for_tasks(place: Place) -> Place:
     """A place as tasks are told of it, which may be many: they need no session of ZooKeeper.
 
     They ask for metadata where bookies are, over the framed wire. Of a folder, and over gRPC, it is
-    the same place. They show the newest token. Blocks; for who plans. Raises `MetadataUnavailable`.
+    the same place. They show the newest token, and do not log in. Blocks; for who plans.
+
+    Raises `MetadataUnavailable`.
     """
-    place = msgspec.structs.replace(place, token=_shown_at(place).text)
+    told = msgspec.structs.replace(
+        place, token=_shown_at(place).text, user="", password_file="", token_file=""
+    )
     if not place.is_cluster or place.wire != "framed":
-        return place
+        return told
     held = held_client(place)
     # What a cluster needs loads when one is reached.
     from engine.metadata.bookies import Bookies
@@ -308,7 +313,7 @@ def for_tasks(place: Place) -> Place:
     store = held.client.store
     found = held.run(Bookies(store).available)
     addresses = tuple(one.address for one in found.values() if one.address)
-    return msgspec.structs.replace(place, through=Through(store.cluster_id, addresses))
+    return msgspec.structs.replace(told, through=Through(store.cluster_id, addresses))
 
 
 def let_go(place: Place) -> None:

@@ -55,7 +55,7 @@ from engine.folder.owner import FolderPorts
 from engine.ledger.capacity import require_room
 from engine.metadata.bookies import Bookies, FolderPlace
 from engine.metadata.contract import MetadataStore
-from engine.metadata.passed_on import PassedOn
+from engine.metadata.permitted import reader_session
 from engine.ports.metrics import NO_METRICS, Metrics
 from engine.ports.system_disk import SystemDisk
 from engine.ports.system_latency import CpuLatency, quick_while_busy
@@ -263,7 +263,9 @@ class BookieServer:
             settings=settings.wire,
             security=self._security,
             door=self._door(),
-            open_session=partial(PassedOn, self.store) if settings.passes_metadata_on else None,
+            open_session=partial(reader_session, self.store)
+            if settings.passes_metadata_on
+            else None,
         )
         host, port = parse_host_port(settings.listen)
         self._listener = await listen_tcp(

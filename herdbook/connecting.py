@@ -1,8 +1,9 @@
 """Connecting to a cluster: ledgers, blobs, tables and tasks, served by other machines.
 
-    with herdbook.connect("herdbook://zookeeper-1:2181,zookeeper-2:2181/prod") as cluster:
+    with herdbook.connect("herdbook://node-1:7180,node-2:7180") as cluster:
         cluster.tasks.submit("resize", {"path": "elsa.jpg"}).wait()
 
+The url names one or more nodes of the cluster, or its ZooKeeper servers and path.
 What the cluster asks for, a secret or certificates, is in the user's configuration file; so may be
 a login. Who comes as a user reads bytes with tokens that tablespaces' nodes sign for them, for an
 hour each.

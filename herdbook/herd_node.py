@@ -15,12 +15,13 @@ from contextlib import AsyncExitStack, suppress
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 from engine.access.audit import NO_AUDIT
 from engine.access.door import Door
 from engine.access.signing import ReadSigner
 from engine.bookie.settings import BookieSettings
+from engine.connecting import Connection
 from engine.errors import FolderLocked, InvalidRequest
 from engine.extras import needing_cluster
 from engine.folder.lock import FolderLock, is_locked
@@ -32,6 +33,7 @@ from engine.ports.system_workers import ThreadWorkers
 from engine.replica import ReplicaSettings
 from engine.transport.address import is_loopback, join_host_port, parse_host_port
 from engine.transport.listening import Listener, listen_tcp
+from engine.transport.metadata_session import CLUSTER, NODES, PATH
 from engine.transport.security import NO_SECURITY, Security
 from herd.nodes import Node, NodeSettings
 from herd.nodes.states import FolderStates, identity_of
@@ -39,6 +41,7 @@ from herd.settings import HerdSettings
 from herd.wire.framed_server import SessionServer
 from herd.wire.service import HerdService
 from herd.wire.settings import WireSettings
+from herdbook.access.metadata_rights import metadata_for
 from herdbook.access.opening import users_door
 
 TCP: Final = "tcp:"
@@ -46,6 +49,7 @@ _LOCK: Final = "lock"
 _QUERIES: Final = "queries"
 _LISTED_S: Final = 5.0
 _BACKLOG: Final = 1_024
+_TOLD_NODES_MAX: Final = 100
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,7 +58,8 @@ class HerdNodeSettings:
     people call it (`host`).
 
     `grpc` is where it serves the public wire, "host:port"; empty: nowhere. Of `reserve_bytes` on
-    its disk (0: the usual part) queries leave twice as much free.
+    its disk (0: the usual part) queries leave twice as much free. With `passes_metadata_on`,
+    clients that are let in use the metadata store through this node.
     """
 
     listen: str = "127.0.0.1:7180"
@@ -67,6 +72,7 @@ class HerdNodeSettings:
     wire: WireSettings = field(default_factory=WireSettings)
     host: str = ""
     reserve_bytes: int = 0
+    passes_metadata_on: bool = True
 
 
 async def serve_node(
@@ -99,7 +105,7 @@ async def serve_node(
             raise FolderLocked(_in_use(data))
         node = await _made(stack, data, client, settings, workers, metrics)
         security = security.as_node()
-        door = await stack.enter_async_context(users_door(client, security, "herd"))
+        door = await stack.enter_async_context(users_door(client, security, "herd", readers=True))
         service = HerdService(
             node,
             workers,
@@ -107,7 +113,7 @@ async def serve_node(
             signer=ReadSigner(security.token_keys, client.clock) if security.secret else None,
             audit=door.audit if door is not None else NO_AUDIT,
         )
-        await _serve(stack, service, client, settings, security, door)
+        await _serve(stack, service, client, settings, security, door, partial(_told, client, node))
         node.start()
         # Whoever reads that it serves may use it; without a metadata store it serves all the same.
         with suppress(TimeoutError):
@@ -170,6 +176,13 @@ def _address(settings: HerdNodeSettings) -> str:
     return TCP + (settings.advertise or join_host_port(host, port))
 
 
+def _told(client: LedgerClient, node: Node) -> dict[str, Any]:
+    """What a client of the metadata is told: whose they are, and which nodes serve them."""
+    addresses = [fact.address for fact in node.outlook.nodes.values()][:_TOLD_NODES_MAX]
+    told = {CLUSTER: client.store.cluster_id, NODES: addresses}
+    return told | {PATH: client.url.chroot} if isinstance(client, Connection) else told
+
+
 async def _listen(server: SessionServer, settings: HerdNodeSettings) -> Listener:
     host, port = parse_host_port(settings.listen)
     return await listen_tcp(
@@ -189,10 +202,18 @@ async def _serve(
     client: LedgerClient,
     settings: HerdNodeSettings,
     security: Security,
-    door: Door | None = None,
+    door: Door | None,
+    told: Callable[[], dict[str, Any]],
 ) -> None:
     """Serve all wires until the stack ends."""
-    server = SessionServer(service, security=security, door=door)
+    opened = partial(metadata_for, client.store, client.clock.wall_ms)
+    server = SessionServer(
+        service,
+        security=security,
+        door=door,
+        open_metadata=opened if settings.passes_metadata_on else None,
+        told=told,
+    )
     stack.push_async_callback(server.close)
     listener = await _listen(server, settings)
     stack.callback(listener.close)

@@ -5,10 +5,10 @@ Invariants:
 """
 
 from broker.connection import Hello
-from broker.errors import BrokerUnavailable
+from broker.errors import AccessDenied, BrokerUnavailable
 from broker.service import LOG
 from broker.wire.grpc_port import GrpcLink, GrpcWorkerPort
-from engine.errors import EngineError
+from engine.errors import AccessRefused, EngineError
 from engine.log.log_list import LOGS, decode_list
 from engine.metadata.contract import MetadataStore
 from engine.transport.grpc_settings import GrpcSettings
@@ -35,10 +35,12 @@ class LeaderWorkerPort:
         return await self._port.connect(hello)
 
     async def leader(self) -> str:
-        """The address of who leads. Raises `BrokerUnavailable` if nobody does."""
+        """The address of who leads. Raises `BrokerUnavailable` if nobody does, `AccessDenied`."""
         try:
             found = await self._store.get(f"{LOGS}/{self._name}/list")
             address = "" if found is None else decode_list(found.value).leader_address
+        except AccessRefused as error:
+            raise AccessDenied(str(error)) from error
         except EngineError as error:
             raise BrokerUnavailable(f"who leads the broker is not known: {error}") from error
         if not address:

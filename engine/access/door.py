@@ -10,7 +10,7 @@ Invariants:
 import hashlib
 import ssl
 from base64 import b64encode
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, suppress
 from contextvars import ContextVar
 from typing import Final, Protocol
 
@@ -40,6 +40,11 @@ class Caller:
     @property
     def passing(self) -> bool:
         """Whether they may be sent away later on: ask `now` from time to time."""
+        return False
+
+    @property
+    def only_reads(self) -> bool:
+        """Whether it is a read token that they show: it is for bookies and metadata alone."""
         return False
 
     async def now(self) -> Principal:
@@ -102,7 +107,7 @@ class UserDoor:
     """Lets users in, by password or by token.
 
     Without a secret, callers without credentials are let in while there are no users, unless the
-    door is `closed` to them.
+    door is `closed` to them. `readers` lets in holders of read tokens, over connections.
     """
 
     def __init__(
@@ -113,9 +118,11 @@ class UserDoor:
         guesses: Guesses,
         *,
         closed: bool = False,
+        readers: "ReaderDoor | None" = None,
     ) -> None:
         self.authenticator = authenticator
         self._closed = closed
+        self._readers = readers
         self.audit = audit
         self.guesses = guesses
         self.where = where
@@ -137,6 +144,12 @@ class UserDoor:
 
     async def by_token(self, token: str, peer: str) -> Caller:
         """See `Door`."""
+        if self._readers is not None:
+            with suppress(AccessRefused):
+                reader = self._readers.reader(token)
+                who = reader.principal.name
+                self.audit.note(who, "show a read token", self.where, allowed=True, peer=peer)
+                return reader
         return self._welcome(await self.authenticator.token(token), token, peer)
 
     async def by_call(self, token: str) -> Caller:
@@ -290,6 +303,11 @@ class _Reader(Caller):
 
     @property
     def passing(self) -> bool:
+        """See `Caller`."""
+        return True
+
+    @property
+    def only_reads(self) -> bool:
         """See `Caller`."""
         return True
 

@@ -270,7 +270,7 @@ class FolderOwner:
         self._server = FramedServer(
             cluster_id=self.store.cluster_id,
             admit=admit,
-            open_session=self.store.session,
+            open_session=lambda _caller: self.store.session(),
             control=self._control,
             options={"bookies": self.bookie_ids},
             settings=self._settings.wire,

@@ -162,6 +162,11 @@ def decode_list(value: bytes) -> LogList:
         raise CannotRead(f"the list of a log is damaged: {error}") from error
 
 
+def encode_list(found: LogList) -> bytes:
+    """What the metadata store keeps of a list."""
+    return encode_major(found, found.format_major)
+
+
 class HeldList(msgspec.Struct, frozen=True):
     """A list with the store's version of it; None: there is no list yet."""
 
@@ -236,8 +241,8 @@ class LogLists:
 
     async def _write(self, wanted: LogList, version: int | None) -> int:
         if version is None:
-            return await self._store.create(self.key, encode_major(wanted, wanted.format_major))
-        return await self._store.set(self.key, encode_major(wanted, wanted.format_major), version)
+            return await self._store.create(self.key, encode_list(wanted))
+        return await self._store.set(self.key, encode_list(wanted), version)
 
 
 def raised_from(epoch: int, leader: Leader | None = None) -> Callable[[LogList], LogList]:

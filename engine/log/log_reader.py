@@ -13,6 +13,7 @@ from contextlib import aclosing
 from typing import Final, NamedTuple
 
 from engine.errors import (
+    AccessRefused,
     CannotRead,
     EntryPastEnd,
     InvalidRequest,
@@ -185,6 +186,8 @@ class _Tail:
             async with aclosing(self._follow(ledger)) as batches:
                 async for batch in batches:
                     yield batch
+        except AccessRefused:
+            raise
         except Unavailable:
             await self._rest()
         except (NoSuchLedger, NoSuchEntry, CannotRead) as error:
@@ -211,6 +214,8 @@ class _Tail:
         """Find out whether what could not be read is gone; if not, try again for a while."""
         try:
             current = await self._reader.check_there(self._at)
+        except AccessRefused:
+            raise
         except Unavailable:
             await self._rest()
             return

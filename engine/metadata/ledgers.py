@@ -177,7 +177,10 @@ def check_not_restoring(metadata: LedgerMetadata) -> None:
         )
 
 
-_encode = msgspec.msgpack.Encoder().encode
+HIDDEN_HASH: Final = bytes(32)
+"""In place of `key_hash`, for a client that may read a ledger and nothing else."""
+encode_metadata = msgspec.msgpack.Encoder().encode
+"""What the metadata store keeps of a ledger."""
 _decode = msgspec.msgpack.Decoder(LedgerMetadata).decode
 
 
@@ -213,7 +216,8 @@ class Ledgers:
         metadata = self._tokened(metadata)
         for _ in range(_ATTEMPTS_MAX):
             try:
-                version = await self.store.create(_key(metadata.ledger_id), _encode(metadata))
+                value = encode_metadata(metadata)
+                version = await self.store.create(_key(metadata.ledger_id), value)
                 return Held(metadata, version)
             except (KeyExists, MetadataUnavailable) as error:
                 held = await self._read_if_there(metadata.ledger_id)
@@ -251,7 +255,7 @@ class Ledgers:
             _check_step(held.metadata, wanted)
             try:
                 version = await self.store.set(
-                    _key(wanted.ledger_id), _encode(wanted), held.version
+                    _key(wanted.ledger_id), encode_metadata(wanted), held.version
                 )
                 return Held(wanted, version)
             except (VersionConflict, MetadataUnavailable):

@@ -1,11 +1,13 @@
-"""A metadata store that a bookie's server passes on to its clients: sessions over the one it has.
+"""A metadata store that a server passes on to its clients: sessions over the one it has.
 
-A thousand processes that read and write ledgers for somebody else are a thousand connections of
-bookies, which they need anyway, and no session of ZooKeeper.
+A thousand clients are a thousand connections of servers, which they need anyway, and no session of
+ZooKeeper.
 
 Invariants:
 - Nothing rests on such a session: it has no ephemeral keys, and its end takes no key away.
 - Its watches end with it.
+- It sees every write that had returned anywhere before it began: a client that comes from another
+  server never sees an older state than there.
 """
 
 from collections.abc import Callable
@@ -14,7 +16,7 @@ from typing import Final
 from engine.errors import InvalidRequest
 from engine.metadata.contract import MetadataStore, Page, Versioned
 
-_EPHEMERAL: Final = "a bookie's server keeps no ephemeral keys for others: reach the store itself"
+_EPHEMERAL: Final = "a server keeps no ephemeral keys for its clients: connect to ZooKeeper itself"
 
 
 class PassedOn:
@@ -23,6 +25,8 @@ class PassedOn:
     def __init__(self, store: MetadataStore) -> None:
         self._store = store
         self._ends: dict[object, Callable[[], None]] = {}
+        self._current = False
+        """Whether the store's own session has caught up with the writes before this one."""
 
     @property
     def cluster_id(self) -> str:
@@ -31,6 +35,7 @@ class PassedOn:
 
     async def get(self, key: str) -> Versioned | None:
         """See `MetadataStore.get`."""
+        await self._catch_up()
         return await self._store.get(key)
 
     async def create(self, key: str, value: bytes, *, ephemeral: bool = False) -> int:
@@ -49,10 +54,12 @@ class PassedOn:
 
     async def children(self, prefix: str) -> list[str]:
         """See `MetadataStore.children`."""
+        await self._catch_up()
         return await self._store.children(prefix)
 
     async def page(self, prefix: str, above: int = -1) -> Page:
         """See `MetadataStore.page`."""
+        await self._catch_up()
         return await self._store.page(prefix, above)
 
     async def next_id(self, counter: str) -> int:
@@ -62,6 +69,7 @@ class PassedOn:
     async def sync(self) -> None:
         """See `MetadataStore.sync`."""
         await self._store.sync()
+        self._current = True
 
     def watch(self, key: str, changed: Callable[[], None]) -> Callable[[], None]:
         """See `MetadataStore.watch`."""
@@ -83,3 +91,7 @@ class PassedOn:
         ends, self._ends = list(self._ends.values()), {}
         for end in ends:
             end()
+
+    async def _catch_up(self) -> None:
+        if not self._current:
+            await self.sync()

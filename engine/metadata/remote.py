@@ -6,7 +6,8 @@ Invariants:
 - A read waits for the answers to writes of the same key, or of keys under it, whose callers were
   cancelled, as long as the connection of those writes lasts. If one takes longer than the request
   timeout, the read raises `MetadataUnavailable`.
-- A call whose connection is lost raises `MetadataUnavailable`: a write may have happened.
+- A call whose connection is lost raises `MetadataUnavailable`: a write may have happened. A call
+  that the server does not allow raises `AccessRefused`.
 - Watches outlive a connection. Each fires once after a new session begins, since anything may have
   changed in between.
 - One store only ever reaches one cluster.
@@ -19,6 +20,7 @@ from functools import partial
 from typing import Any, Final
 
 from engine.errors import (
+    AccessRefused,
     BookieUnavailable,
     EngineError,
     FolderMismatch,
@@ -49,7 +51,9 @@ class RemoteStore:
     `find()` tells the address of the store, anew for each connection; it raises `BookieUnavailable`
     while there is none. With `redial=False` a lost session stays lost. `cluster_id` is the
     cluster's, if it is known before. Over TCP, `security` has this side's credentials and what it
-    requires of the server.
+    requires of the server; `by_read_token` shows the read token that is current when it connects.
+    Unless it `gives_up`, a server that will never do is left for the next one that `find` names.
+    `welcomed(options)` hears what each server says in its greeting.
     """
 
     def __init__(
@@ -63,6 +67,9 @@ class RemoteStore:
         redial: bool = True,
         cluster_id: str = "",
         security: Security = NO_SECURITY,
+        by_read_token: bool = False,
+        gives_up: bool = True,
+        welcomed: Callable[[dict[str, Any]], None] = lambda _options: None,
     ) -> None:
         self._find = find
         self._clock = clock
@@ -73,6 +80,9 @@ class RemoteStore:
         self._loop = asyncio.get_running_loop()
         self._cluster_id = cluster_id
         self._security = security
+        self._by_read_token = by_read_token
+        self._gives_up = gives_up
+        self._welcomed = welcomed
         self._connection: ClientConnection | None = None
         self._reconnecting: asyncio.Task[None] | None = None
         self._watches: dict[int, tuple[str, Callable[[], None]]] = {}
@@ -94,6 +104,9 @@ class RemoteStore:
         redial: bool = True,
         cluster_id: str = "",
         security: Security = NO_SECURITY,
+        by_read_token: bool = False,
+        gives_up: bool = True,
+        welcomed: Callable[[dict[str, Any]], None] = lambda _options: None,
     ) -> "RemoteStore":
         """Connect.
 
@@ -109,6 +122,9 @@ class RemoteStore:
             redial=redial,
             cluster_id=cluster_id,
             security=security,
+            by_read_token=by_read_token,
+            gives_up=gives_up,
+            welcomed=welcomed,
         )
         await store._connect()
         return store
@@ -224,6 +240,8 @@ class RemoteStore:
             else:
                 frame = await connection.call(Kind.METADATA, encode(call))
             return decode(frame.head, messages.Answer)
+        except AccessRefused:
+            raise
         except (BookieUnavailable, Overloaded) as error:
             raise MetadataUnavailable(f"the metadata store cannot be reached: {error}") from error
         except FrameInvalid as error:
@@ -236,13 +254,14 @@ class RemoteStore:
             self._options,
             self._clock,
             self._settings,
-            self._security.at_bookies(),
+            self._security.at_bookies() if self._by_read_token else self._security,
         )
         cluster_id = str(connection.welcome.options.get("cluster", ""))
         if self._closed or self._cluster_id not in ("", cluster_id):
             connection.close()
             raise FolderMismatch(f"the store is of cluster {cluster_id}, not {self._cluster_id}")
         self._cluster_id = cluster_id
+        self._welcomed(connection.welcome.options)
         self._connection = connection
         connection.when_changed(self._on_changed)
         connection.when_lost(self._on_lost)
@@ -265,9 +284,9 @@ class RemoteStore:
                 try:
                     await self._connect()
                     return
-                except _NEVER_BY_RETRY:
-                    return
-                except EngineError:
+                except EngineError as error:
+                    if self._gives_up and isinstance(error, _NEVER_BY_RETRY):
+                        return
                     await asyncio.sleep(pause_ms * self._rng.uniform(0.5, 1.0) / 1000)
                     pause_ms = min(2 * pause_ms, self._settings.redial_max_ms)
         finally:

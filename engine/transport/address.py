@@ -25,6 +25,7 @@ P = TypeVar("P", bound=asyncio.Protocol)
 
 SOCKET_PATH_BYTES_MAX: Final = 107
 UNIX: Final = "unix:"
+_KEEPALIVE: Final = (("TCP_KEEPIDLE", 60), ("TCP_KEEPINTVL", 15), ("TCP_KEEPCNT", 4))
 TCP: Final = "tcp:"
 _CREDENTIALS = struct.Struct("3i")
 
@@ -54,13 +55,23 @@ async def open_connection(
     return protocol
 
 
+def keep_alive(end: socket.socket) -> None:
+    """Have a connection, or those that a listener accepts, notice in two minutes that their other
+    end has vanished."""
+    end.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+    for name, value in _KEEPALIVE:
+        if hasattr(socket, name):
+            end.setsockopt(socket.IPPROTO_TCP, getattr(socket, name), value)
+
+
 async def _open_tcp(address: str, make: Callable[[], P], context: ssl.SSLContext | None) -> P:
     host, port = parse_host_port(address.removeprefix(TCP))
     loop = asyncio.get_running_loop()
     try:
-        _, protocol = await loop.create_connection(
+        transport, protocol = await loop.create_connection(
             make, host, port, ssl=context, server_hostname=host if context is not None else None
         )
+        keep_alive(transport.get_extra_info("socket"))
     except ssl.SSLError as error:
         raise AccessRefused(f"{address}: {tls_reason(error)}") from error
     except OSError as error:

@@ -10,7 +10,9 @@ Invariants:
 """
 
 import asyncio
+import contextlib
 from collections.abc import Callable
+from dataclasses import replace
 from functools import partial
 from typing import Any, Final
 
@@ -402,3 +404,22 @@ class ClientConnection:
 def refuse(pending: PendingAppend, status: Status) -> None:
     """Answer an append that was not sent, later, as the contract wants it."""
     asyncio.get_running_loop().call_soon(partial(pending.answer, status))
+
+
+async def speaks_frames(
+    address: str, clock: Clock, settings: FramedSettings, security: Security = NO_SECURITY
+) -> bool:
+    """Whether a server of framed connections listens at an address. Nobody logs in for that.
+
+    Raises `InvalidRequest` for certificates that cannot be used.
+    """
+    tls = replace(security.now, user="", password="", token="", read_token="", secret=b"")
+    made = ClientConnection(address, clock, settings, replace(tls, other_secret=b"", source=None))
+    context = security.client_context()
+    with contextlib.suppress(EngineError, TimeoutError):
+        async with asyncio.timeout(settings.connect_timeout_ms / 1000):
+            await open_connection(address, lambda: made.wire, context)
+            made.wire.send(Kind.HELLO, encode_greeting({}))
+            await made._greeted
+    made.wire.abort()
+    return made.wire.received_frames > 0

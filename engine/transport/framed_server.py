@@ -10,7 +10,7 @@ from collections.abc import Awaitable, Callable
 from functools import partial
 from typing import Any
 
-from engine.access.door import Door
+from engine.access.door import Caller, Door
 from engine.access.shares import PARTS, Share, Shares
 from engine.errors import EngineError, Overloaded
 from engine.limits import ENTRY_BYTES_MAX
@@ -18,6 +18,7 @@ from engine.metadata.contract import MetadataStore
 from engine.transport.allowance import Allowance
 from engine.transport.contract import Bookie
 from engine.transport.framed_settings import FramedSettings
+from engine.transport.metadata_session import WATCHES_MAX
 from engine.transport.security import NO_SECURITY, Security
 from engine.transport.server_connection import ServerConnection
 from engine.transport.serving import ConnectionServer
@@ -26,8 +27,8 @@ from engine.transport.serving import ConnectionServer
 class FramedServer(ConnectionServer[ServerConnection]):
     """Serves bookies and metadata sessions. `accept` makes the protocol of a new connection.
 
-    `admit(options)` looks at a greeting's options and raises to refuse; `open_session()` gives a
-    metadata session; `control(head)` answers CONTROL frames. A `door` lets readers in.
+    `admit(options)` looks at a greeting's options and raises to refuse; `open_session(caller)`
+    gives a metadata session; `control(head)` answers CONTROL frames. A `door` lets readers in.
     """
 
     def __init__(
@@ -35,7 +36,7 @@ class FramedServer(ConnectionServer[ServerConnection]):
         *,
         cluster_id: str,
         admit: Callable[[dict[str, Any]], None] | None = None,
-        open_session: Callable[[], MetadataStore] | None = None,
+        open_session: Callable[[Caller], MetadataStore] | None = None,
         control: Callable[[bytes], Awaitable[bytes]] | None = None,
         options: dict[str, Any] | None = None,
         settings: FramedSettings | None = None,
@@ -55,6 +56,8 @@ class FramedServer(ConnectionServer[ServerConnection]):
         self.control = control
         self.options = dict(options or {}) | {"cluster": cluster_id}
         self.bookies: dict[str, Bookie] = {}
+        self.watches = Shares(WATCHES_MAX)
+        """The watches of all metadata sessions."""
         self.frames = Allowance(self.settings.frames_bytes_max, self.settings.urgent_bytes)
         self.appends = Allowance(self.settings.appends_bytes_max, self.settings.urgent_bytes)
         self.reads = Allowance(self.settings.reads_bytes_max, self.settings.urgent_bytes)

@@ -21,9 +21,8 @@ from typing import Any, Final, NamedTuple
 
 from engine.errors import InvalidRequest
 from engine.ports.system_files import are_short
-from engine.transport.address import join_host_port, network_of
+from engine.transport.address import join_host_port, keep_alive, network_of
 
-_KEEPALIVE: Final = (("TCP_KEEPIDLE", 60), ("TCP_KEEPINTVL", 15), ("TCP_KEEPCNT", 4))
 _NO_ROOM: Final = (errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM)
 _REST_S: Final = 0.1
 _SHARE: Final = 4
@@ -206,10 +205,7 @@ def _bound(family: int, place: Any, backlog: int) -> socket.socket:
     try:
         end.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         # What is accepted has these, too.
-        end.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
-        for name, value in _KEEPALIVE:
-            if hasattr(socket, name):
-                end.setsockopt(socket.IPPROTO_TCP, getattr(socket, name), value)
+        keep_alive(end)
         end.setblocking(False)
         end.bind(place)
         end.listen(backlog)

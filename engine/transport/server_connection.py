@@ -22,13 +22,11 @@ from engine.errors import (
     Overloaded,
 )
 from engine.limits import ENTRY_BYTES_MAX, FRAME_BYTES_MAX, MIB
-from engine.metadata.contract import MetadataStore
-from engine.metadata.remote_messages import Watch
-from engine.metadata.remote_session import serve
 from engine.run import NO_ENTRY
 from engine.transport import messages
 from engine.transport.contract import AppendReply, Bookie, LacReply, ReadReply, Status
 from engine.transport.frames import TARGET_MAX, ErrorCode, Frame, Kind, encode_error
+from engine.transport.metadata_session import SESSION, MetadataSession
 from engine.transport.readable import seen_by
 from engine.transport.server_bounds import ConnectionBounds
 from engine.transport.serving import ServedConnection, code_of
@@ -40,10 +38,11 @@ _READ_BYTES_MAX: Final = FRAME_BYTES_MAX - 2 * ENTRY_BYTES_MAX
 _APPEND_OVERHEAD_BYTES: Final = 512
 _REPLIES_MAX: Final = 10_000
 _FENCES_MAX: Final = 1_024
-_WATCHES_MAX: Final = 100_000
 _QUEUED_BYTES: Final = 1 * MIB
 READING: Final = frozenset({Kind.CONNECT, Kind.READ, Kind.WAIT_LAC, Kind.INFO})
 """What the holder of a read token may say."""
+_OF_METADATA: Final = frozenset({Kind.METADATA, Kind.WATCH, Kind.UNWATCH})
+"""The same in a metadata session."""
 
 assert _READ_BYTES_MAX > 0
 
@@ -65,8 +64,7 @@ class ServerConnection(ServedConnection):
         self._fences = 0
         self._reader: str | None = None
         """Whose read token was shown; None: it is a part of the cluster."""
-        self._session: MetadataStore | None = None
-        self._watches: dict[int, Callable[[], None]] = {}
+        self._session: MetadataSession | None = None
         self._replies: list[tuple[int, AppendReply]] = []
         self._handlers: dict[int, Callable[[Frame], None]] = {
             Kind.CONNECT: self._connect,
@@ -104,9 +102,8 @@ class ServerConnection(ServedConnection):
         self._bounds.over()
         for task in self._tasks:
             task.cancel()
-        for end in self._watches.values():
-            end()
-        self._watches.clear()
+        if self._session is not None:
+            self._session.end_watches()
         super()._on_lost(failure)
 
     async def _let_go(self) -> None:
@@ -127,9 +124,11 @@ class ServerConnection(ServedConnection):
 
     def _refusal(self, reader: str, kind: int) -> EngineError | None:
         """Why a reader is not heard, if they are not."""
-        if kind not in READING:
+        if kind not in READING and not (kind in _OF_METADATA and self._session is not None):
             return AccessRefused("a read token is for reading")
-        if not self._server.readers.has_room(reader):
+        # An answer to WATCH or UNWATCH would be taken for that of a call: their numbers are others.
+        calls = kind not in (Kind.WATCH, Kind.UNWATCH)
+        if calls and not self._server.readers.has_room(reader):
             return Overloaded("too many calls by read tokens of this user run at once")
         return None
 
@@ -140,12 +139,11 @@ class ServerConnection(ServedConnection):
         if not self.caller.principal.admin:
             self._reader = self.caller.principal.name
             self._bounds.share_reads(self._server.reads_of(self._reader))
-        if options.get("session"):
-            if not self.caller.principal.admin:
-                raise AccessRefused("a read token is for reading from bookies")
+        if options.get(SESSION):
             if self._server.open_session is None:
                 raise InvalidRequest("no metadata is served here")
-            self._session = self._server.open_session()
+            store, user = self._server.open_session(self.caller), self._reader or ""
+            self._session = MetadataSession(store, self._reply, self._server.watches, user)
         self.wire.take_frames_up_to(FRAME_BYTES_MAX)
         return self._server.options
 
@@ -315,28 +313,19 @@ class ServerConnection(ServedConnection):
     # Metadata and control
 
     def _metadata(self, frame: Frame) -> None:
-        session = self._session
-        if session is None:
+        if self._session is None:
             self._refuse(frame.request, InvalidRequest("the connection has no metadata session"))
-            return
-
-        async def answer() -> None:
-            self._reply(Kind.METADATA_REPLY, frame.request, await serve(session, frame.head))
-
-        self._start(frame.request, answer())
+        else:
+            self._start(frame.request, self._session.answer(frame))
 
     def _watch(self, frame: Frame) -> None:
-        if self._session is None or len(self._watches) >= _WATCHES_MAX:
-            raise FrameInvalid("a watch without a session, or too many of them")
-        self._unwatch(frame)
-        key = messages.decode(frame.head, Watch).key
-        tell = partial(self._reply, Kind.CHANGED, frame.request, b"")
-        self._watches[frame.request] = self._session.watch(key, tell)
+        if self._session is None:
+            raise FrameInvalid("a watch without a session")
+        self._session.watch(frame)
 
     def _unwatch(self, frame: Frame) -> None:
-        end = self._watches.pop(frame.request, None)
-        if end is not None:
-            end()
+        if self._session is not None:
+            self._session.unwatch(frame)
 
     def _control(self, frame: Frame) -> None:
         control = self._server.control

@@ -1,10 +1,12 @@
 """Sessions over framed connections: the server's side, over a Unix socket or TCP.
 
-Frames are those of `herd.wire.framing`.
+Frames are those of `herd.wire.framing`. A client that greets with the option `session` has a
+metadata session instead, with the frames of the engine, and sees what its user may see.
 
 Invariants:
 - Calls of one connection begin in the order in which they came.
-- A connection of which nothing was heard for a lease ends, and with it what its guest began.
+- A connection of which nothing was heard for a lease ends, and with it what its guest began. A
+  metadata session rests on no lease: its connection ends when TCP finds the client gone.
 - What a peer may make the server hold is bounded: running calls, arriving calls, answers that were
   not fetched. Each user has a share of them, over all connections.
 - A call that cannot be read is answered like any other that is wrong.
@@ -15,12 +17,22 @@ from collections.abc import Callable, Coroutine
 from functools import partial
 from typing import Any, Final
 
-from engine.access.door import Door
+from engine.access.door import Caller, Door
 from engine.access.shares import PARTS, Shares
-from engine.errors import EngineError, FormatTooNew, FrameInvalid
-from engine.transport.frames import ErrorCode, Frame, Kind, encode_error
+from engine.errors import (
+    AccessRefused,
+    EngineError,
+    FormatTooNew,
+    FrameInvalid,
+    InvalidRequest,
+    Overloaded,
+)
+from engine.limits import FRAME_BYTES_MAX
+from engine.metadata.contract import MetadataStore
+from engine.transport.frames import Frame, Kind, encode_error
+from engine.transport.metadata_session import SESSION, WATCHES_MAX, MetadataSession
 from engine.transport.security import NO_SECURITY, Security
-from engine.transport.serving import ConnectionServer, ServedCalls
+from engine.transport.serving import ConnectionServer, ServedCalls, code_of
 from herd.errors import TooLarge
 from herd.wire.failures import failed
 from herd.wire.framing import ANSWER, CALL, CANCEL, HERD, LEASE, MORE, PART, send_parts
@@ -29,6 +41,7 @@ from herd.wire.messages import FORMAT_MAJOR, FORMAT_MINOR, encode
 from herd.wire.service import HerdService
 
 _FRAME_OVERHEAD_BYTES: Final = 4_096
+_USERS_FRAME_BYTES: Final = 64 * 1_024
 _PART_BYTES_MIN: Final = 1_024
 """A part of a call counts as at least this many bytes."""
 _SMALL_BYTES: Final = 1_024
@@ -41,6 +54,8 @@ class SessionServer(ConnectionServer["SessionConnection"]):
     """Serves sessions.
 
     `admit(options)` looks at a greeting's options and raises to refuse; a `door` lets users in.
+    `open_metadata(caller)` begins a metadata session with the rights of a caller, and `told()` is
+    what such a client is told when it is welcome.
     """
 
     def __init__(
@@ -50,10 +65,16 @@ class SessionServer(ConnectionServer["SessionConnection"]):
         admit: Callable[[dict[str, Any]], None] | None = None,
         security: Security = NO_SECURITY,
         door: Door | None = None,
+        open_metadata: Callable[[Caller], MetadataStore] | None = None,
+        told: Callable[[], dict[str, Any]] = dict,
     ) -> None:
         self.service = service
         self.settings = service.settings
         self.admit = admit
+        self.open_metadata = open_metadata
+        self.told = told
+        self.watches = Shares(WATCHES_MAX)
+        """The watches of all metadata sessions."""
         # One user has half of what others leave: so much may be on its way to become one call.
         self.calls = Shares(self.settings.calls_bytes_max, self.settings.calls_bytes_max)
         """The bytes of calls that arrive or are in progress."""
@@ -88,6 +109,7 @@ class SessionConnection(ServedCalls):
         super().__init__(server)
         self._settings = server.settings
         self._guest = Guest(server.service)
+        self._metadata: MetadataSession | None = None
         self._lease: asyncio.TimerHandle | None = None
         self._heard_frames = 0
         self._parts: dict[int, _Arriving] = {}
@@ -106,31 +128,46 @@ class SessionConnection(ServedCalls):
             self._lease.cancel()
         for request in list(self._parts):
             self._forget_parts(request)
+        if self._metadata is not None:
+            self._metadata.end_watches()
         super()._on_lost(failure)
 
     async def _let_go(self) -> None:
         await super()._let_go()
         await self._guest.close()
+        if self._metadata is not None:
+            await self._metadata.close()
 
     def _receive(self, frame: Frame) -> None:
-        if frame.kind == CALL:
+        if self._metadata is not None:
+            self._receive_metadata(self._metadata, frame)
+        elif frame.kind == CALL:
             self._call(frame)
         elif frame.kind == CANCEL:
             self._cancel(frame.request)
         elif frame.request:
-            text = f"frames of kind {frame.kind} are unknown here"
-            head = encode_error(ErrorCode.INVALID_REQUEST, text)
-            self.wire.send(Kind.ERROR, head, request=frame.request)
+            self._refuse_kind(frame)
+
+    def _refuse_kind(self, frame: Frame) -> None:
+        error = InvalidRequest(f"frames of kind {frame.kind} are unknown here")
+        self._send_error(frame.request, error)
+
+    def _send_error(self, request: int, error: Exception) -> None:
+        self.wire.send(Kind.ERROR, encode_error(code_of(error), str(error)), request=request)
 
     def _welcome(self, options: dict[str, Any]) -> dict[str, Any]:
         if self._server.admit is not None:
             self._server.admit(options)
+        if self.caller.passing and not self.caller.principal.admin:
+            self._user = self.caller.principal.name
+        if options.get(SESSION):
+            return self._welcome_to_metadata()
+        if self.caller.only_reads:
+            raise AccessRefused("a read token is for reading from bookies: log in")
         major = _major_of(options)
         if major > FORMAT_MAJOR:
             raise FormatTooNew(f"the client's calls are of format {major}, here of {FORMAT_MAJOR}")
         self._guest.caller = self.caller
-        if self.caller.passing and not self.caller.principal.admin:
-            self._user = self.caller.principal.name
         self.wire.take_frames_up_to(self._settings.part_bytes + _FRAME_OVERHEAD_BYTES)
         self._watch()
         return {
@@ -138,6 +175,17 @@ class SessionConnection(ServedCalls):
             LEASE: self._settings.lease_ms,
             PART: self._settings.part_bytes,
         }
+
+    def _welcome_to_metadata(self) -> dict[str, Any]:
+        if self._server.open_metadata is None:
+            raise InvalidRequest("no metadata is served here")
+        store = self._server.open_metadata(self.caller)
+        self._metadata = MetadataSession(
+            store, self._send_metadata, self._server.watches, self._user
+        )
+        # A value may be as long as a frame; users write only short ones.
+        self.wire.take_frames_up_to(_USERS_FRAME_BYTES if self._user else FRAME_BYTES_MAX)
+        return self._server.told()
 
     def _watch(self) -> None:
         """Look after a lease whether anything was heard; what this side held back counts."""
@@ -149,6 +197,40 @@ class SessionConnection(ServedCalls):
             self.wire.abort(FrameInvalid("nothing was heard for a whole lease"))
         else:
             self._watch()
+
+    # Metadata
+
+    def _receive_metadata(self, session: MetadataSession, frame: Frame) -> None:
+        if frame.kind == Kind.METADATA:
+            answer = self._answer_metadata(session, frame)
+            if not self._begin_in_share(frame.request, answer, len(frame.head)):
+                error = Overloaded("too many calls of this user run at once: wait for answers")
+                self._send_error(frame.request, error)
+        elif frame.kind == Kind.WATCH:
+            session.watch(frame)
+        elif frame.kind == Kind.UNWATCH:
+            session.unwatch(frame)
+        elif frame.request:
+            self._refuse_kind(frame)
+
+    async def _answer_metadata(self, session: MetadataSession, frame: Frame) -> None:
+        try:
+            await self._until_taken()
+            await session.answer(frame)
+        except FrameInvalid as error:
+            self._end_with(error)
+        except EngineError as error:
+            self._send_error(frame.request, error)
+
+    def _send_metadata(self, kind: Kind, request: int, head: bytes) -> None:
+        if kind == Kind.CHANGED and self.wire.queued_bytes > self._settings.queued_bytes_max:
+            self.wire.abort(FrameInvalid("the client does not read what it watches"))
+        elif self._server.take_answer(self._user, len(head)):
+            self.wire.send(kind, head, request=request)
+            self._count_until_taken(len(head))
+        else:
+            error = Overloaded("too many answers wait to be read by this user at once")
+            self._send_error(request, error)
 
     # Calls
 
@@ -216,24 +298,35 @@ class SessionConnection(ServedCalls):
     def _answer_later(
         self, request: int, work: Coroutine[Any, Any, bytes], size_bytes: int
     ) -> None:
+        # A task that is cancelled before it has begun would never close what it waits for.
+        if not self._begin_in_share(request, self._answer(request, work), size_bytes, work.close):
+            error = TooLarge("too many calls of this user run at once", hint="wait for answers")
+            self._send(request, encode(failed(error)))
+
+    def _begin_in_share(
+        self,
+        request: int,
+        work: Coroutine[Any, Any, None],
+        size_bytes: int,
+        ended: Callable[[], None] = lambda: None,
+    ) -> bool:
+        """Do it beside the connection, and call `ended` after it; False if the user may not."""
         user, calls = self._user, self._server.calls
         if user and not self._server.running.has_room(user):
             work.close()
-            error = TooLarge("too many calls of this user run at once", hint="wait for answers")
-            self._send(request, encode(failed(error)))
-            return
+            ended()
+            return False
         try:
-            task = self._begin(request, self._answer(request, work))
+            task = self._begin(request, work)
         except FrameInvalid:
-            work.close()
+            ended()
             raise
         if user:
             self._server.running.take(user)
         calls.count(user, size_bytes)
 
         def end(_: "asyncio.Task[None]") -> None:
-            # A task that is cancelled before it has begun would never run this.
-            work.close()
+            ended()
             calls.give_back(user, size_bytes)
             if user:
                 self._server.running.give_back(user)
@@ -243,16 +336,21 @@ class SessionConnection(ServedCalls):
         if len(self._tasks) >= self._settings.calls_max and not self._held_for_calls:
             self._held_for_calls = True
             self.wire.hold()
+        return True
 
     async def _answer(self, request: int, work: Coroutine[Any, Any, bytes]) -> None:
         data = self._counted(await work)
         try:
-            while self.wire.queued_bytes > self._settings.queued_bytes_max and not self.wire.over:
-                await self.wire.taken()
+            await self._until_taken()
         except asyncio.CancelledError:
             self._server.answer_taken(self._user, len(data))
             raise
         self._send_counted(request, data)
+
+    async def _until_taken(self) -> None:
+        """Wait while the client takes too little of what was sent."""
+        while self.wire.queued_bytes > self._settings.queued_bytes_max and not self.wire.over:
+            await self.wire.taken()
 
     def _counted(self, data: bytes) -> bytes:
         """An answer that counts from now on, or a refusal in its place."""
@@ -265,7 +363,10 @@ class SessionConnection(ServedCalls):
 
     def _send_counted(self, request: int, data: bytes) -> None:
         self._send(request, data)
-        self._untaken.append(len(data))
+        self._count_until_taken(len(data))
+
+    def _count_until_taken(self, size_bytes: int) -> None:
+        self._untaken.append(size_bytes)
         if self.wire.over or not self.wire.queued_bytes:
             # The socket usually takes an answer at once, and waiting for that costs a loop turn.
             self._all_taken()

@@ -25,7 +25,7 @@ class WireSettings:
 
     lease_ms: int = 10_000
     connect_timeout_ms: int = 5_000
-    connections_max: int = 1_024
+    connections_max: int = 8_192
     sessions_max: int = 4_096
     calls_max: int = 1_024
     call_bytes_max: int = 64 * MIB

@@ -14,7 +14,7 @@ from pathlib import Path
 from tempfile import NamedTemporaryFile
 from typing import Any, Final
 
-from engine.access.door import UserDoor
+from engine.access.door import ReaderDoor, UserDoor
 from engine.access.guesses import Guesses
 from engine.access.secret_files import secret_in
 from engine.access.tokens import Keys
@@ -87,12 +87,18 @@ async def users_of_cluster(
 
 @asynccontextmanager
 async def users_door(
-    client: LedgerClient, security: Security, where: str
+    client: LedgerClient, security: Security, where: str, *, readers: bool = False
 ) -> AsyncIterator[UserDoor | None]:
     """The door of one kind of server of a cluster; None without a shared secret.
+
+    With `readers` it also lets in holders of read tokens.
 
     Raises `InvalidRequest` where the audit cannot be kept.
     """
     audit = configured_audit(where)
     async with users_of_cluster(client, security) as known:
-        yield None if known is None else UserDoor(known, audit, where, Guesses(client.clock))
+        if known is None:
+            yield None
+            return
+        read = ReaderDoor(security.token_keys, client.clock) if readers else None
+        yield UserDoor(known, audit, where, Guesses(client.clock), readers=read)

@@ -97,15 +97,19 @@ def node(
     from herd.errors import Error
     from herd.nodes import NodeSettings
     from herdbook.herd_node import HerdNodeSettings, serve_node
+    from herdbook.task_api import read_configured
 
     set_private_umask()
     warn_of_clear_password(cluster)
     _log_with_times()
     kept = NodeSettings() if replica_grace_ms is None else NodeSettings(grace_ms=replica_grace_ms)
-    settings = HerdNodeSettings(listen, grpc, advertise, insecure, kept)
 
     async def serving() -> None:
         security = security_of(secret_file, certificate, private_key, authorities)
+        settings = HerdNodeSettings(
+            *(listen, grpc, advertise, insecure, kept),
+            passes_metadata_on=security.on or not read_configured().make_zookeeper().user,
+        )
         async with _cluster(cluster) as client:
             serve = partial(serve_node, data.absolute(), client, settings, security=security)
             await _serve(serve, metrics)

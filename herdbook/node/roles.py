@@ -168,6 +168,7 @@ async def _herd(service: Service) -> None:
 
     settings = service.settings
     table, bounds = settings.herd, settings.bounds
+    security = configuration_of(settings).make_security()
     herd = HerdNodeSettings(
         listen=table.listen,
         grpc=table.grpc,
@@ -175,6 +176,8 @@ async def _herd(service: Service) -> None:
         insecure=settings.insecure,
         host=settings.name,
         reserve_bytes=settings.reserve_bytes,
+        # Whoever reaches an open node could otherwise do without ZooKeeper's password.
+        passes_metadata_on=security.on or not settings.zookeeper.user,
         node=HostSettings(
             grace_ms=table.replica_grace_ms,
             replicas_planned=settings.memory.tablespaces if settings.memory.bytes_max else 0,
@@ -204,7 +207,7 @@ async def _herd(service: Service) -> None:
             data.absolute(),
             client,
             herd,
-            security=configuration_of(settings).make_security(),
+            security=security,
             metrics=metrics,
             started=started,
             ended=service.ended,

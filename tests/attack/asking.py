@@ -6,7 +6,7 @@ Invariants:
 """
 
 import socket
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -38,6 +38,7 @@ from engine.transport.frames import Kind
 from engine.transport.grpc_security import SECRET_METADATA
 from engine.transport.security import Security
 from herd.errors import AccessDenied, Error
+from herd.nodes.facts import SPACES
 from herd.wire import messages
 from herd.wire.framed_client import FramedChannel, dial_sessions
 from tests.attack.fort import ALMA, GHOST, LEDGER, SECRET, Fort, Thing, Web
@@ -600,14 +601,34 @@ def ask_bookie_grpc(fort: Fort, action: str, role: str, of: Thing) -> Reply:
 
 
 def ask_metadata(fort: Fort, action: str, role: str, of: Thing) -> Reply:
-    """Ask for metadata over frames."""
-    key = f"/{of.name}"
+    """Ask a bookie's server for metadata, with a read token or the secret."""
+    return _ask_metadata(
+        fort, action, f"/{of.name}", lambda: _bookie_connection(fort, role, **_SESSION)
+    )
+
+
+def ask_metadata_node(fort: Fort, action: str, role: str, of: Thing) -> Reply:
+    """Ask a node for metadata of a tablespace, with a login or the secret."""
+
+    async def dial() -> ClientConnection:
+        address, security = f"tcp:127.0.0.1:{fort.frames['herd']}", security_of(fort, role)
+        return await ClientConnection.dial(address, _SESSION, _CLOCK, FramedSettings(), security)
+
+    return _ask_metadata(fort, action, f"{SPACES}/{of.name}", dial)
+
+
+_SESSION: Final = {"session": True}
+
+
+def _ask_metadata(
+    fort: Fort, action: str, key: str, dial: Callable[[], Awaitable[ClientConnection]]
+) -> Reply:
     arguments: dict[str, tuple[Any, ...]] = {
         "Get": (key,),
         "Create": (key, b"", False),
         "Set": (key, b"", 0),
         "Delete": (key, None),
-        "Children": ("/", ""),
+        "Children": (key.rpartition("/")[0] or "/", ""),
         "NextId": ("n",),
         "Page": ("/", 0),
         "Sync": (),
@@ -616,16 +637,16 @@ def ask_metadata(fort: Fort, action: str, role: str, of: Thing) -> Reply:
 
     async def ask() -> Reply:
         try:
-            connection = await _bookie_connection(fort, role, session=True)
+            connection = await dial()
         except AccessRefused as error:
             return Reply(True, str(error))
         try:
-            await connection.call(Kind.METADATA, bookie_messages.encode(call))
+            frame = await connection.call(Kind.METADATA, bookie_messages.encode(call))
         except EngineError as error:
             return Reply(isinstance(error, AccessRefused), str(error))
         finally:
             connection.close()
-        return Reply(False, "")
+        return Reply(False, frame.head.decode(errors="replace"))
 
     return fort.run(ask)
 
@@ -670,6 +691,7 @@ def ask(fort: Fort, door: str, action: str, role: str, of: Thing) -> Reply:
         "bookie-frames": ask_bookie_frames,
         "bookie-grpc": ask_bookie_grpc,
         "metadata": ask_metadata,
+        "metadata-node": ask_metadata_node,
         "sql-http": ask_sql_by_http,
         "sql-frames": ask_sql_by_frames,
         "socket-own": ask_own_socket,

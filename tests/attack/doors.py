@@ -58,7 +58,11 @@ def actions(fort: Fort) -> set[Action]:
         *(("broker-ask", name) for name in METHODS),
         *(("herd-frames", kind.__name__) for kind in typing.get_args(messages.Call)),
         *(("bookie-frames", kind) for kind in bookie_kinds(fort)),
-        *(("metadata", kind.__name__) for kind in typing.get_args(remote_messages.Call)),
+        *(
+            (door, kind.__name__)
+            for door in ("metadata", "metadata-node")
+            for kind in typing.get_args(remote_messages.Call)
+        ),
         *((door, name) for door in SOCKETS for name in fort.sockets()),
         *((door, f"SELECT FROM {name}") for door in SQL for name in system._TABLES),
     }

@@ -13,6 +13,7 @@ import time
 from collections.abc import Awaitable, Callable
 from contextlib import AsyncExitStack, closing, suppress
 from dataclasses import dataclass
+from functools import partial
 from http.client import HTTPConnection
 from pathlib import Path
 from typing import Any, Final, TypeVar
@@ -31,6 +32,7 @@ from engine.access.signing import ReadSigner
 from engine.access.tokens import key_of
 from engine.folder.lock import FolderLock
 from engine.metadata.memory import MemoryTree
+from engine.metadata.permitted import reader_session
 from engine.ports.system_loop import BackgroundLoop, background_loop
 from engine.transport.address import UNIX
 from engine.transport.framed_server import FramedServer
@@ -38,12 +40,14 @@ from engine.transport.grpc_server import GrpcServer
 from engine.transport.listening import listen_tcp
 from engine.transport.security import Security
 from engine.transport.shortcut import Shortcut
+from herd.nodes.facts import SPACES, SpaceFact, encode_fact
 from herd.store import FOLDER
 from herd.wire.folder import OWNER as herd_owner
 from herd.wire.framed_server import SessionServer
 from herd.wire.grpc_server import GrpcSessionServer
 from herd.wire.service import HerdService
 from herdbook.access.authenticator import StoreAuthenticator
+from herdbook.access.metadata_rights import metadata_for
 from herdbook.access.proving import PasswordThreads
 from herdbook.access.rows import UserRows
 from herdbook.access.web_logins import StoreLogins
@@ -227,7 +231,15 @@ class Fort:
         herd, clock = self.book.herd, self.book.ledgers.clock
         door = self._door(rows, "herd")
         service = HerdService(NodeOf(herd), herd.workers, signer=signer, audit=self.audit)
-        sessions = SessionServer(service, security=SECURITY, door=door)
+        metadata = MemoryTree("c").session()
+        for name in (ALMA, "umbra"):
+            await metadata.create(f"{SPACES}/{name}", encode_fact(SpaceFact("uuid", 1)))
+        sessions = SessionServer(
+            service,
+            security=SECURITY,
+            door=door,
+            open_metadata=partial(metadata_for, metadata, clock.wall_ms),
+        )
         await self._listen("herd", sessions)
         grpc = await GrpcSessionServer.start(
             service,
@@ -259,7 +271,7 @@ class Fort:
             cluster_id="c",
             security=SECURITY,
             door=door,
-            open_session=MemoryTree("c").session,
+            open_session=partial(reader_session, MemoryTree("c").session()),
             control=control,
         )
         server.add(self.shelf)

@@ -5,6 +5,7 @@ import random
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -17,12 +18,16 @@ from engine.errors import (
     KeyExists,
     VersionConflict,
 )
+from engine.metadata.contract import MetadataStore
+from engine.metadata.ledgers import LEDGERS, decode_metadata, encode_metadata
+from engine.metadata.passed_on import PassedOn
 from engine.metadata.remote import RemoteStore
 from engine.ports.clock import SystemClock
 from engine.server import BookieServer
 from engine.server_settings import ServerSettings
 from engine.transport.security import NO_SECURITY, Security
 from tests.engine.access.known_users import KeptAudit
+from tests.engine.metadata.test_ledgers import metadata
 from tests.engine.test_server import Site, site
 
 SECRET = Security(secret=b"a secret of many letters")
@@ -102,7 +107,7 @@ async def test_bookies_tell_the_audit_whom_they_do_not_let_in(tmp_path: Path) ->
     async with site(tmp_path) as made:
         settings = ServerSettings(audit=audit)
         server = await made.serve("one", security=SECRET, settings=settings)
-        forged = Security(read_token=sign(Claims(READ, "ann", 2**52), bytes(32)))
+        forged = Security(read_token=sign(Claims(READ, "ann", 2**52), bytes(32))).at_bookies()
         assert type(await refused(made, server, security=forged)) is AccessRefused
     [event] = audit.events
     assert (event.what, event.where, event.allowed) == ("log in", "bookie", False)
@@ -124,10 +129,65 @@ async def test_only_who_is_let_in_and_of_the_same_cluster_is_passed_on(tmp_path:
         assert type(await refused(made, server)) is AccessRefused
         wrong = Security(secret=b"another secret of letters")
         assert type(await refused(made, server, security=wrong)) is AccessRefused
-        claims = Claims(READ, "ann", SystemClock().wall_ms() + 60_000, (("bucket", "*"),))
-        reader = Security(read_token=sign(claims, key_of(SECRET.secret)))
-        assert type(await refused(made, server, security=reader)) is AccessRefused
         other = await refused(made, server, security=SECRET, cluster_id="another")
         assert type(other) is FolderMismatch
         silent = await made.serve("two", settings=ServerSettings(passes_metadata_on=False))
         assert "no metadata is served here" in str(await refused(made, silent))
+
+
+async def test_a_reader_sees_bookies_and_the_ledgers_that_it_may_read(tmp_path: Path) -> None:
+    claims = Claims(READ, "ann", SystemClock().wall_ms() + 60_000, (("tablespace", "shop"),))
+    reader = Security(read_token=sign(claims, key_of(SECRET.secret))).at_bookies()
+    async with site(tmp_path) as made:
+        server, own = await made.serve("one", security=SECRET), made.tree.session()
+        for ledger_id, owner in enumerate((b"herd:shop", b"herd:barn", b"")):
+            record = metadata(ledger_id, custom={"owner": owner})
+            await own.create(f"{LEDGERS}/{ledger_id}", encode_metadata(record))
+        async with reached(server, security=reader) as store:
+            assert len(await store.children("/bookies")) == 1
+            found = await store.get(f"{LEDGERS}/0")
+            assert found is not None
+            assert decode_metadata(found.value).fragments == metadata(0).fragments
+            assert decode_metadata(found.value).key_hash == bytes(32)
+            assert await store.get(f"{LEDGERS}/9") is None
+            for ledger_id in (1, 2):
+                with pytest.raises(AccessRefused):
+                    await store.get(f"{LEDGERS}/{ledger_id}")
+            for forbidden in (
+                store.get("/repair/disabled"),
+                store.children(LEDGERS),
+                store.page(LEDGERS),
+                store.next_id("/ids/ledger"),
+                store.create("/repair/disabled", b""),
+                store.set(f"{LEDGERS}/0", b"", 0),
+                store.delete(f"{LEDGERS}/0"),
+            ):
+                with pytest.raises(AccessRefused):
+                    await forbidden
+        assert await own.get(f"{LEDGERS}/0") is not None
+
+
+async def test_a_session_sees_what_had_been_written_before_it_began(tmp_path: Path) -> None:
+    async with site(tmp_path) as made:
+        behind = Behind(made.tree.session())
+        for look in ("get", "children"):
+            session = PassedOn(behind)
+            await getattr(session, look)("/farm")
+            assert behind.syncs.pop() == "sync"
+            await getattr(session, look)("/farm")
+            assert not behind.syncs, "once a session"
+
+
+class Behind:
+    """A store that counts how often it had to catch up."""
+
+    def __init__(self, store: MetadataStore) -> None:
+        self._store = store
+        self.syncs: list[str] = []
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._store, name)
+
+    async def sync(self) -> None:
+        self.syncs.append("sync")
+        await self._store.sync()

@@ -30,7 +30,9 @@ class Served:
         self.server: FramedServer | None = None
 
     async def start(self) -> None:
-        self.server = FramedServer(cluster_id=self.tree.cluster_id, open_session=self.tree.session)
+        self.server = FramedServer(
+            cluster_id=self.tree.cluster_id, open_session=lambda _caller: self.tree.session()
+        )
         loop = asyncio.get_running_loop()
         self._listening = await loop.create_unix_server(self.server.accept, self.path)
 

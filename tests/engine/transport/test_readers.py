@@ -245,18 +245,6 @@ async def test_every_kind_of_frame_but_those_for_reading_is_refused() -> None:
         connection.close()
 
 
-async def test_a_reader_is_given_no_session_of_metadata() -> None:
-    async with wired() as made:
-        with pytest.raises(AccessRefused):
-            await ClientConnection.dial(
-                f"tcp:127.0.0.1:{made.house.port}",
-                {"session": True},
-                CLOCK,
-                FramedSettings(),
-                reader(token()).at_bookies(),
-            )
-
-
 async def test_no_kind_of_frame_is_heard_before_a_proof() -> None:
     async with wired() as made:
         for kind in Kind:

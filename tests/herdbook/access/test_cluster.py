@@ -21,13 +21,16 @@ import herdbook.spark
 from blobit.errors import AccessDenied as NamesDenied
 from broker.errors import AccessDenied as TasksDenied
 from engine.access.tokens import READ, key_of, verify
+from engine.application import Application
 from engine.errors import CannotRead, EngineError, NoSuchLedger
 from engine.ledger.client import LedgerClient
 from engine.place import Place, held_client, let_go
 from engine.transport.security import Security
 from herd import place as herds
+from herd.checkpoint.manifest import Pin, decode_checkpoints
 from herd.errors import AccessDenied
 from herd.reaching import open_any
+from herd.snapshot.pinning import pin_checkpoint
 from herdbook.cli.main import app
 from tests.acceptance.machines import free_port
 from tests.engine.metadata.zookeeper_fixture import fresh_chroot, shared_zookeeper
@@ -47,6 +50,9 @@ class House:
     def __init__(self, folder: Path) -> None:
         self.folder = folder
         self.url = f"herdbook://{shared_zookeeper().hosts}{fresh_chroot()}"
+        self.node = f"127.0.0.1:{free_port()}"
+        self.nodes = f"herdbook://{self.node}"
+        """The url of those who do not reach ZooKeeper."""
         self.broker = f"127.0.0.1:{free_port()}"
         self.http = f"http://127.0.0.1:{free_port()}"
         self.node_file = folder / "node.toml"
@@ -99,8 +105,7 @@ class House:
 def house(tmp_path_factory: pytest.TempPathFactory) -> Iterator[House]:
     made = House(tmp_path_factory.mktemp("cluster"))
     disks = [part for n in range(3) for part in ("--data", str(made.folder / f"disk-{n}"))]
-    listen = ("--listen", f"127.0.0.1:{free_port()}")
-    node = ("--data", str(made.folder / "node"), "--url", made.url, *listen)
+    node = ("--data", str(made.folder / "node"), "--url", made.url, "--listen", made.node)
     broker = ("--grpc", made.broker, "--listen", made.http.removeprefix("http://"))
     state = ("--state", str(made.folder / "tasks"), "--url", made.url)
     secret = ("--secret-file", str(made.secret_file))
@@ -128,7 +133,7 @@ def stranger(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
 
 @pytest.mark.usefixtures("stranger")
 def test_a_user_works_with_tables_and_tasks_and_reads_what_they_may(house: House) -> None:
-    with herdbook.connect(house.url, user="ben", password=WORDS["ben"]) as cluster:
+    with herdbook.connect(house.nodes, user="ben", password=WORDS["ben"]) as cluster:
         with cluster.sql("shop", autocommit=True) as connection:
             connection.execute("CREATE TABLE cow (id INT PRIMARY KEY, name TEXT)")
             connection.execute("INSERT INTO cow VALUES (1, 'Alma')")
@@ -137,7 +142,7 @@ def test_a_user_works_with_tables_and_tasks_and_reads_what_they_may(house: House
         with pytest.raises(TasksDenied):
             cluster.tasks.submit("milk", b"", tenant="rosa")
     token = house.command("user", "token", "ben")
-    with herdbook.connect(house.url, token=token) as cluster, cluster.sql("shop") as connection:
+    with herdbook.connect(house.nodes, token=token) as cluster, cluster.sql("shop") as connection:
         assert connection.execute("SELECT name FROM cow").fetchall() == [("Alma",)]
 
 
@@ -149,7 +154,7 @@ def test_a_user_works_with_tables_and_tasks_and_reads_what_they_may(house: House
 )
 def test_who_proves_nothing_is_refused(house: House, login: Security) -> None:
     async def ask() -> None:
-        async with open_any(house.url, security=login) as herd:
+        async with open_any(house.nodes, security=login) as herd:
             await herd.session("shop")
 
     with pytest.raises(AccessDenied):
@@ -158,7 +163,7 @@ def test_who_proves_nothing_is_refused(house: House, login: Security) -> None:
 
 @pytest.mark.usefixtures("stranger")
 def test_a_user_who_may_not_reach_names_is_told_so_and_not_to_try_again(house: House) -> None:
-    with herdbook.connect(house.url, user="cat", password=WORDS["cat"]) as cluster:
+    with herdbook.connect(house.nodes, user="cat", password=WORDS["cat"]) as cluster:
         for call in (cluster.blobs.buckets, partial(cluster.blobs.bucket, "letters")):
             with pytest.raises(NamesDenied, match=r"cat may not read .* over HTTP"):
                 call()
@@ -166,7 +171,7 @@ def test_a_user_who_may_not_reach_names_is_told_so_and_not_to_try_again(house: H
 
 @pytest.mark.usefixtures("stranger")
 def test_a_user_who_submits_what_is_too_big_for_the_log_is_refused_for_good(house: House) -> None:
-    with herdbook.connect(house.url, user="ben", password=WORDS["ben"]) as cluster:
+    with herdbook.connect(house.nodes, user="ben", password=WORDS["ben"]) as cluster:
         with pytest.raises(TasksDenied, match="big payloads") as told:
             cluster.tasks.submit("milk", bytes(3_000_000), tenant="elsa")
         assert not told.value.retryable
@@ -183,7 +188,7 @@ def test_another_users_tables_are_out_of_reach_over_every_way(house: House) -> N
             await session.execute("CHECKPOINT")
             await session.close()
         login = Security(user="cat", password=WORDS["cat"])
-        async with open_any(house.url, security=login) as herd:
+        async with open_any(house.nodes, security=login) as herd:
             with pytest.raises(AccessDenied):
                 await herd.session("shop")
             return await herd.read_token()  # type: ignore[union-attr]
@@ -192,9 +197,9 @@ def test_another_users_tables_are_out_of_reach_over_every_way(house: House) -> N
     ledger = checkpoint_of_shop(house)
     outcomes = {}
     for name, shown in (("cat", token), ("nobody", ""), ("ben", bens_token(house))):
-        place = Place(url=house.url, token=shown)
-        held = held_client(place)
+        place = Place(url=house.nodes, token=shown)
         try:
+            held = held_client(place)
             outcomes[name] = str(held.run(partial(read_all, held.client, ledger)))
         except (CannotRead, EngineError) as error:
             outcomes[name] = type(error).__name__
@@ -223,7 +228,7 @@ def checkpoint_of_shop(house: House) -> int:
 def bens_token(house: House) -> str:
     async def ask() -> str:
         security = Security(user="ben", password=WORDS["ben"])
-        async with open_any(house.url, security=security) as herd:
+        async with open_any(house.nodes, security=security) as herd:
             return await herd.read_token()  # type: ignore[union-attr]
 
     return asyncio.run(ask())
@@ -242,7 +247,7 @@ def test_sparks_driver_gets_a_token_for_its_user_and_shows_it_nowhere(
     config = tmp_path / "config.toml"
     config.write_text('[login]\nuser = "ben"\npassword_file = "word"\n')
     monkeypatch.setenv("HERDBOOK_CONFIG", str(config))
-    before = herdbook.spark.place_of(house.url)
+    before = herdbook.spark.place_of(house.nodes)
     place = herdbook.spark.with_token(before)
     assert before.needs_token and not place.needs_token
     assert verify(place.token, (key_of(SECRET.encode()),), READ, 0).user == "ben"
@@ -250,6 +255,42 @@ def test_sparks_driver_gets_a_token_for_its_user_and_shows_it_nowhere(
     assert place.at(None, "another").token == "another"
     herds.let_go(before)
     let_go(before)
+
+
+def test_spark_pins_a_checkpoint_for_a_user_who_does_not_reach_zookeeper(
+    house: House, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    with (
+        herdbook.connect(house.nodes, user="ben", password=WORDS["ben"]) as cluster,
+        cluster.sql("shop", autocommit=True) as connection,
+    ):
+        connection.execute("CREATE TABLE IF NOT EXISTS goat (id INT PRIMARY KEY)")
+        connection.execute("UPSERT INTO goat VALUES (1)")
+    (tmp_path / "word").write_text(WORDS["ben"])
+    (tmp_path / "word").chmod(0o600)
+    config = tmp_path / "config.toml"
+    config.write_text('[login]\nuser = "ben"\npassword_file = "word"\n')
+    monkeypatch.setenv("HERDBOOK_CONFIG", str(config))
+    place = herdbook.spark.with_token(herdbook.spark.place_of(house.nodes))
+    pinned = pin_checkpoint(place, Application("farm"), "shop", fresh=True)
+    assert [pin.name for pin in pins_of_shop(house)] == [pinned.pin.name]
+    pinned.pin.drop()
+    assert not pins_of_shop(house)
+    herds.let_go(place)
+    let_go(place)
+
+
+def pins_of_shop(house: House) -> tuple[Pin, ...]:
+    """The pins of checkpoints, as an administrator sees them."""
+    place = Place(url=house.url, secret_file=str(house.secret_file))
+    held = held_client(place)
+    try:
+        store = held.client.store
+        found = held.run(partial(store.get, "/herd/tablespaces/shop/checkpoints"))
+        assert found is not None
+        return decode_checkpoints(found.value).pins
+    finally:
+        let_go(place)
 
 
 @pytest.mark.usefixtures("stranger")
@@ -300,17 +341,17 @@ def test_commands_on_tasks_come_as_the_configuration_says(
 @pytest.mark.usefixtures("stranger")
 def test_commands_on_tasks_are_refused_to_who_proves_nothing(house: House) -> None:
     refused = task_command(house, "ls")
-    assert refused.exit_code == 1 and refused.stderr.startswith("AccessDenied: ")
+    assert refused.exit_code == 1 and refused.stderr.startswith("AccessRefused: ")
 
 
 def task_command(house: House, *arguments: str) -> Result:
-    return CliRunner().invoke(app, ["task", *arguments, "--url", house.url])
+    return CliRunner().invoke(app, ["task", *arguments, "--url", house.nodes])
 
 
 @pytest.mark.usefixtures("stranger")
 def test_no_secret_stands_in_any_log_and_the_audit_tells_who_came(house: House) -> None:
     token = house.command("user", "token", "ben")
-    with herdbook.connect(house.url, token=token) as cluster:
+    with herdbook.connect(house.nodes, token=token) as cluster:
         cluster.tasks.submit("milk", b"", tenant="elsa")
         read_token = bens_token(house)
     told = house.logs()

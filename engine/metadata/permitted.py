@@ -1,0 +1,236 @@
+"""A metadata store as one caller sees it: what a user may read, and the few things to change.
+
+A rule says for a key what its user sees of the value; `LEDGER_RULES` are those of the ledger layer.
+Layers above have rules of their own keys.
+
+    key             who reads it
+    /bookies/ID     everybody
+    /ledgers/ID     whoever may read its tablespace or bucket, without the hash of its password
+
+Invariants:
+- A key without a rule is for administrators, and so is a method that is not for reading.
+- Rights are asked anew for each call, so a grant that was revoked no longer counts. Who becomes an
+  administrator is one in the next session: this one has seen values without some of their parts.
+- A watch says only that something may have changed. It is judged when it begins, and holds for a
+  key that exists: a store keeps something for each key that was ever watched. For another key it
+  fires once, so that a client that waits looks again.
+"""
+
+import asyncio
+import contextlib
+import dataclasses
+from collections.abc import Callable, Sequence
+from typing import Final
+
+import msgspec
+
+from engine.access.door import Caller
+from engine.access.owners import may_read
+from engine.access.principal import Principal
+from engine.errors import AccessRefused, EngineError, VersionConflict
+from engine.metadata.bookies import AVAILABLE
+from engine.metadata.contract import MetadataStore, Page, Versioned
+from engine.metadata.ledgers import HIDDEN_HASH, LEDGERS, decode_metadata, encode_metadata
+from engine.metadata.passed_on import PassedOn
+
+Shown = Callable[[Principal, bytes], bytes | None]
+"""What somebody sees of a value; None: they may not read it."""
+Rule = Callable[[Principal, str], Shown | None]
+"""What to do with a key's value; None: the rule does not let somebody read this key."""
+Names = Callable[[Principal, list[str]], list[str]]
+"""Which of the names under a key somebody may know."""
+Change = Callable[[Principal, str, bytes, bytes], bytes | None]
+"""What is written if somebody changes a key from one value to another; None: nothing may be."""
+
+
+class PermittedStore:
+    """The session of one caller. A `MetadataStore` that also raises `AccessRefused`.
+
+    `lists` are the keys whose names may be listed.
+    """
+
+    def __init__(
+        self,
+        store: MetadataStore,
+        caller: Caller,
+        rules: Sequence[Rule],
+        lists: dict[str, Names],
+        changes: Sequence[Change] = (),
+    ) -> None:
+        self._store = store
+        self._caller = caller
+        self._rules = rules
+        self._lists = lists
+        self._changes = changes
+        self._is_admin = caller.principal.admin
+        self._beginning: set[asyncio.Task[Callable[[], None] | None]] = set()
+
+    @property
+    def cluster_id(self) -> str:
+        """See `MetadataStore`."""
+        return self._store.cluster_id
+
+    async def get(self, key: str) -> Versioned | None:
+        """See `MetadataStore.get`."""
+        principal = await self._principal()
+        if principal.admin:
+            return await self._store.get(key)
+        shown = self._shown(principal, key)
+        found = await self._store.get(key)
+        if found is None:
+            return None
+        value = shown(principal, found.value)
+        if value is None:
+            raise _refusal(principal, key)
+        return Versioned(value, found.version)
+
+    async def create(self, key: str, value: bytes, *, ephemeral: bool = False) -> int:
+        """See `MetadataStore.create`."""
+        await self._check_admin()
+        return await self._store.create(key, value, ephemeral=ephemeral)
+
+    async def set(self, key: str, value: bytes, version: int) -> int:
+        """See `MetadataStore.set`."""
+        principal = await self._principal()
+        if not principal.admin:
+            self._shown(principal, key)
+            found = await self._store.get(key)
+            value = self._changed(principal, key, b"" if found is None else found.value, value)
+            if found is None or found.version != version:
+                raise VersionConflict(f"{key} has changed")
+        return await self._store.set(key, value, version)
+
+    async def delete(self, key: str, version: int | None = None) -> None:
+        """See `MetadataStore.delete`."""
+        await self._check_admin()
+        await self._store.delete(key, version)
+
+    async def children(self, prefix: str) -> list[str]:
+        """See `MetadataStore.children`: the names that the caller may know."""
+        principal = await self._principal()
+        names = self._lists.get(prefix)
+        if principal.admin:
+            return await self._store.children(prefix)
+        if names is None:
+            raise _refusal(principal, prefix)
+        return names(principal, await self._store.children(prefix))
+
+    async def page(self, prefix: str, above: int = -1) -> Page:
+        """See `MetadataStore.page`."""
+        await self._check_admin()
+        return await self._store.page(prefix, above)
+
+    async def next_id(self, counter: str) -> int:
+        """See `MetadataStore.next_id`."""
+        await self._check_admin()
+        return await self._store.next_id(counter)
+
+    async def sync(self) -> None:
+        """See `MetadataStore.sync`."""
+        await self._caller.now()
+        await self._store.sync()
+
+    def watch(self, key: str, changed: Callable[[], None]) -> Callable[[], None]:
+        """See `MetadataStore.watch`. One of what the caller may not read never fires."""
+        if self._is_admin and self._caller.principal.admin:
+            return self._store.watch(key, changed)
+        begun = asyncio.get_running_loop().create_task(self._begin_watch(key, changed))
+        self._beginning.add(begun)
+        begun.add_done_callback(self._beginning.discard)
+
+        def end() -> None:
+            if not begun.done():
+                begun.cancel()
+            elif not begun.cancelled() and (stop := begun.result()) is not None:
+                stop()
+
+        return end
+
+    def watch_session(self, lost: Callable[[], None]) -> Callable[[], None]:
+        """See `MetadataStore.watch_session`."""
+        return self._store.watch_session(lost)
+
+    async def close(self) -> None:
+        """See `MetadataStore.close`."""
+        for begun in self._beginning:
+            begun.cancel()
+        await self._store.close()
+
+    async def _begin_watch(
+        self, key: str, changed: Callable[[], None]
+    ) -> Callable[[], None] | None:
+        """Watch what may be read; what ends that, if it was begun."""
+        with contextlib.suppress(EngineError):
+            if key in self._lists or await self.get(key) is not None:
+                stop = self._store.watch(key, changed)
+            else:
+                stop = None
+            # It may have changed before the watch began.
+            changed()
+            return stop
+        return None
+
+    async def _principal(self) -> Principal:
+        principal = await self._caller.now()
+        if principal.admin and not self._is_admin:
+            return dataclasses.replace(principal, admin=False)
+        return principal
+
+    async def _check_admin(self) -> None:
+        (await self._principal()).check_admin()
+
+    def _shown(self, principal: Principal, key: str) -> Shown:
+        for rule in self._rules:
+            shown = rule(principal, key)
+            if shown is not None:
+                return shown
+        raise _refusal(principal, key)
+
+    def _changed(self, principal: Principal, key: str, before: bytes, after: bytes) -> bytes:
+        for change in self._changes:
+            value = change(principal, key, before, after)
+            if value is not None:
+                return value
+        raise AccessRefused(f"{principal.name} may not change {key} of the cluster's metadata")
+
+
+def whole(_principal: Principal, value: bytes) -> bytes | None:
+    """A value that may be seen as it is."""
+    return value
+
+
+def every_name(_principal: Principal, names: list[str]) -> list[str]:
+    """Names that everybody may know."""
+    return names
+
+
+def _bookies(_principal: Principal, key: str) -> Shown | None:
+    return whole if key.rpartition("/")[0] == AVAILABLE else None
+
+
+def _ledgers(_principal: Principal, key: str) -> Shown | None:
+    return _ledger if key.rpartition("/")[0] == LEDGERS else None
+
+
+def _ledger(principal: Principal, value: bytes) -> bytes | None:
+    metadata = decode_metadata(value)
+    if not may_read(principal, metadata.custom):
+        return None
+    # Passwords could be guessed from their hashes, and a reader needs none.
+    return encode_metadata(msgspec.structs.replace(metadata, key_hash=HIDDEN_HASH))
+
+
+def _refusal(principal: Principal, key: str) -> AccessRefused:
+    return AccessRefused(f"{principal.name} may not read {key} of the cluster's metadata")
+
+
+LEDGER_RULES: Final[tuple[Rule, ...]] = (_bookies, _ledgers)
+LEDGER_LISTS: Final[dict[str, Names]] = {AVAILABLE: every_name}
+
+
+def reader_session(store: MetadataStore, caller: Caller) -> MetadataStore:
+    """A session at a bookie: a part of the cluster sees everything, a reader what it may read."""
+    session = PassedOn(store)
+    if not caller.passing:
+        return session
+    return PermittedStore(session, caller, LEDGER_RULES, LEDGER_LISTS)
