@@ -24,7 +24,7 @@ async def test_a_node_serves_frames_and_grpc(tmp_path: Path) -> None:
     async with embedded(tmp_path) as herd, AsyncExitStack() as stack:
         await herd.tablespace()
         service = HerdService(NodeOf(herd), herd.workers)
-        await _serve(stack, service, herd.client, settings, NO_SECURITY)
+        await _serve(stack, service, herd.client, settings, NO_SECURITY, None, dict)
         async with reaching(herd, [f"tcp:127.0.0.1:{framed}"]) as remote:
             assert await remote.names() == ["default"]
         async with aio.insecure_channel(f"127.0.0.1:{grpc}") as channel:
@@ -35,7 +35,7 @@ async def test_a_node_serves_frames_and_grpc(tmp_path: Path) -> None:
             )
             assert list((await ask(herd_pb2.NamesRequest())).names) == ["default"]
         with pytest.raises(InvalidRequest, match="cannot listen"):
-            await _serve(stack, service, herd.client, settings, NO_SECURITY)
+            await _serve(stack, service, herd.client, settings, NO_SECURITY, None, dict)
 
 
 @pytest.mark.parametrize("everywhere", [{"listen": "0.0.0.0:7180"}, {"grpc": "[::]:7181"}])
