@@ -114,14 +114,14 @@ def failover(setting: Setting) -> list[Result]:
 
 
 def clients_of_nodes(setting: Setting) -> list[Result]:
-    """Thousands of clients that do nothing, and a node of theirs that is killed."""
+    """Thousands of idle clients of nodes, and then the loss of one of those nodes."""
     with setting.scratch() as folder, _dev(folder) as (url, pid):
         server = url.removeprefix("herdbook://").partition("/")[0]
         return run(clients(setting, url, partial(_listens, pid), server))
 
 
 def without_zookeeper(setting: Setting) -> list[Result]:
-    """Reads, writes, queries, objects and tasks while ZooKeeper stands still for a minute."""
+    """Reads, writes, queries, objects and tasks while ZooKeeper is stopped for a minute."""
     with setting.scratch() as folder, _dev(folder) as (url, pid):
         return run(zookeeper_away(setting, url, _below(pid)))
 

@@ -1,8 +1,8 @@
-"""ZooKeeper stands still for a minute while programs read, write and submit tasks.
+"""ZooKeeper is stopped for a minute while programs read, write and submit tasks.
 
 Invariants:
-- Each program is the only writer of its keys: what it reads is what it wrote last, or it is stale.
-- A call counts from its beginning to its answer, also if it was tried again in between.
+- Each program is the only writer of its keys, so a value older than its last write is stale.
+- A call is timed from its start to its answer, including all retries.
 """
 
 import asyncio
@@ -25,14 +25,14 @@ from herdbook.connecting import AsyncCluster
 
 SUBJECT: Final = "scale"
 _FIRST_S: Final = 2.0
-"""In this time after ZooKeeper has stopped, calls may take long."""
+"""Calls may take long during this time after ZooKeeper is stopped."""
 _WARM_S: Final = 3.0
 _PATIENCE_S: Final = 30.0
 _TRIED_AGAIN: Final = (OperationalError, EngineError, BlobError, BrokerError)
 
 
 class _Program:
-    """Does one thing again and again, and knows how long each time took."""
+    """Repeats one operation, and records how long each call took."""
 
     def __init__(self, name: str, step: Callable[[int], Awaitable[None]]) -> None:
         self.name = name
@@ -42,7 +42,7 @@ class _Program:
         self.failures = 0
 
     async def work(self) -> None:
-        """Go on until cancelled."""
+        """Repeat the operation until cancelled."""
         for number in itertools.count():
             began_s = time.perf_counter()
             while True:
@@ -83,8 +83,8 @@ async def zookeeper_away(setting: Setting, url: str, processes: Iterable[int]) -
             if isinstance(ended, Exception):
                 raise ended
     for program in programs:
-        note(f"{program.name}: {len(program.took):,} calls, {program.failures} tried again")
-        assert program.longest_s(stopped_s, ended_s - 1) > 0, f"{program.name} stood still"
+        note(f"{program.name}: {len(program.took):,} calls, {program.failures} retries")
+        assert program.longest_s(stopped_s, ended_s - 1) > 0, f"{program.name} made no progress"
     return [
         Result(
             SUBJECT,

@@ -1,9 +1,9 @@
-"""What clients of nodes cost: idle ones, and how soon they go on when their node is killed.
+"""What idle clients of nodes cost, and how soon clients continue after their node is killed.
 
 Invariants:
-- All clients live in one process, which is none of the cluster's.
-- A client is what `engine.connect` gives: a metadata session with a watch, and no session of
-  ZooKeeper.
+- All clients are in one process, which is not a process of the cluster.
+- A client is a connection made by `engine.connect`: a metadata session with a watch, and no session
+  of ZooKeeper.
 """
 
 import asyncio
@@ -32,7 +32,7 @@ _PATIENCE_S: Final = 60.0
 async def clients(
     setting: Setting, url: str, process_of: Callable[[int], int], zookeeper: str
 ) -> list[Result]:
-    """Memory of a node for each idle client, sessions of ZooKeeper, and the longest pause.
+    """Measure the nodes' memory for each idle client, ZooKeeper's sessions, and the longest pause.
 
     `process_of(port)` is the process that listens at a port.
     """
@@ -44,7 +44,7 @@ async def clients(
         ]
     pids = [process_of(int(each.rpartition(":")[2])) for each in addresses]
     for address in addresses:
-        # What is loaded with the first client is not counted.
+        # Do not count what a node loads for its first client.
         async with connect(f"herdbook://{address}") as client:
             await client.store.get("/warm")
     async with AsyncExitStack() as stack:
@@ -78,7 +78,7 @@ async def _connected(stack: AsyncExitStack, address: str) -> Connection:
 
 
 async def _goes_on(client: Connection, began_s: float) -> float:
-    """The seconds until a client of the killed node reads again."""
+    """The seconds until a client of the killed node can read again."""
     while True:
         with suppress(EngineError):
             await client.store.children(AVAILABLE)
@@ -92,7 +92,7 @@ def _resident_bytes(pid: int) -> int:
 
 
 def _sessions(zookeeper: str) -> int:
-    """How many connections a ZooKeeper server has, by its command `srvr`."""
+    """How many connections a ZooKeeper server has, according to its command `srvr`."""
     host, _, port = zookeeper.rpartition(":")
     with socket.create_connection((host, int(port))) as end:
         end.sendall(b"srvr")

@@ -228,7 +228,8 @@ async def _frames(
     they may be read all the same.
     """
     if last > reader.last_add_confirmed and not reader.closed:
-        # Bookies have them. To ask how far the ledger may be read takes the metadata store, twice.
+        # Bookies have these entries. Finding out how far the ledger may be read would need the
+        # metadata store twice.
         frames = await _unconfirmed(reader, first, last)
         if len(frames) > last - first:
             return frames
@@ -249,7 +250,7 @@ async def _frames(
 
 
 async def _unconfirmed(reader: LedgerReader, first: int, last: int) -> list[bytes]:
-    """What stored entries hold, up to the first one that no bookie has."""
+    """The bodies of stored entries, up to the first entry that no bookie has."""
     frames: list[bytes] = []
     async for entry in reader.read_unconfirmed(first, last):
         frames.append(_expected(entry, first + len(frames)))

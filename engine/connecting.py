@@ -4,22 +4,23 @@
         writer = await client.create_ledger()
         await writer.append(b"moo")
 
-The url names nodes of the cluster, or its ZooKeeper servers, and behind them the path under which
-the cluster keeps its metadata. Everything else is found there: bookies by their registrations,
-ledgers by their metadata. Nodes show a user what the user may read; a client of ZooKeeper has all
+The url names nodes of the cluster, or its ZooKeeper servers, followed by the path under which the
+cluster keeps its metadata. Everything else is found there: bookies by their registrations, ledgers
+by their metadata. Nodes show a user only what the user may read; a client of ZooKeeper has all
 rights that ZooKeeper gives it.
 
-A session that was lost is made anew, at another node if there is one, and a bookie's connection
-that broke is dialled again: the client goes on, and only calls that were under way say that they do
-not know their outcome.
+If a session is lost, a new one is opened, at another node if there is one. If a connection to a
+bookie breaks, it is dialled again. The client continues, and only calls that were in progress
+report that their outcome is unknown.
 
-A program that works for one that knows the cluster already goes `through` bookies' servers.
+A program that works for another one, which knows the cluster already, goes `through` bookies'
+servers.
 
 Invariants:
 - A client never makes a cluster: an address without one is an error.
 - If none of the servers to go `through` passes the store on, the url is used.
-- A server is taken for a node if it answers a greeting. Ports that are usual for ZooKeeper are not
-  greeted.
+- A server is taken for a node if it answers a greeting. Clients send no greeting to ZooKeeper's
+  usual ports.
 - After the block nothing of the connection runs in this process.
 """
 
@@ -113,11 +114,11 @@ async def connect(
 
     `url` is "herdbook://host:port,host:port/path", with the hosts of nodes or of ZooKeeper. With
     nodes, the path may be left out. Unless `settings` say otherwise, entries go to three bookies
-    and are acknowledged when two have them. `security` is what nodes and bookies ask for and what
-    is asked of them; `wire` chooses framed TCP, the quick one, or gRPC, which passes through
-    proxies; `zookeeper` has the session's time-outs and credentials; `metrics` hears what the
-    client does. Meanwhile threads take turns every `switch_interval_s`, as in `engine.open`.
-    `through` names servers of bookies that are asked for the metadata before the url is used.
+    and are acknowledged when two have them. `security` is what nodes and bookies require of the
+    client and what it requires of them; `wire` chooses framed TCP, which is faster, or gRPC, which
+    passes through proxies; `zookeeper` has the session's time-outs and credentials; `metrics` hears
+    what the client does. Meanwhile threads take turns every `switch_interval_s`, as in
+    `engine.open`. `through` names servers of bookies that are asked for the metadata first.
     Raises `InvalidRequest` for a malformed url, `NoZooKeeper` when no server of it answers,
     `NoSuchCluster` when there is no cluster under the url's path, `AccessRefused` when a node
     refuses the login.
@@ -134,10 +135,8 @@ async def connect(
         store: MetadataStore | None = None
         if through is not None:
             store = await _open_through(through, security, settings, clock, rng)
-        if store is None:
-            store = await _open_at_nodes(where, security, settings, clock, rng)
-        if store is None:
-            store = await _open_zookeeper(where, zookeeper, rng)
+        store = store or await _open_at_nodes(where, security, settings, clock, rng)
+        store = store or await _open_zookeeper(where, zookeeper, rng)
         try:
             bookies = Bookies(DeadlineStore(store, settings.metadata_timeout_ms))
             transport = make_transport(bookies, security, wire, clock, rng)
@@ -171,15 +170,15 @@ async def open_metadata(
 async def _open_zookeeper(
     where: ClusterUrl, settings: "ZooKeeperSettings | None", rng: random.Random
 ) -> "ZooKeeperStore":
-    """As `open_metadata`, after no host was found to be a node."""
+    """Like `open_metadata`, after no host has turned out to be a node."""
     try:
         return await open_metadata(where, settings, rng)
     except NoZooKeeper as error:
         if not where.possible_nodes:
             raise
         raise NoZooKeeper(
-            f"{error}; nor did a node answer there: check whether one runs, and whether it and "
-            "this program both use TLS, with authorities that fit"
+            f"{error}; no node answered there either: check whether a node is running, and whether "
+            "it and this program both use TLS with matching authorities"
         ) from error
 
 
@@ -193,7 +192,7 @@ async def _open_through(
     """The store as one of these servers passes it on; None if none of them does."""
     from engine.transport.security import NO_SECURITY
 
-    # Bookies let no user log in, but holders of read tokens.
+    # Users cannot log in at bookies, but bookies accept read tokens.
     servers = _Servers(through.addresses, rng, by_read_token=True)
     for _ in through.addresses:
         try:
@@ -211,9 +210,10 @@ async def _open_at_nodes(
     clock: Clock,
     rng: random.Random,
 ) -> "RemoteStore | None":
-    """The store as one of the nodes of a url passes it on; None if the url names none.
+    """The store as one of the nodes of a url passes it on; None if the url names no node.
 
-    Raises `NoSuchCluster`, and what the last node raised if none lets the client in.
+    Raises `NoSuchCluster`, `MetadataUnavailable` if no node serves the metadata, or
+    `AccessRefused` if none does and one of them refused the client.
     """
     from engine.transport.security import NO_SECURITY
 
@@ -222,27 +222,27 @@ async def _open_at_nodes(
     if not nodes:
         return None
     servers = _Servers(nodes, rng, by_read_token=not (shown.secret or shown.logs_in))
-    failure: EngineError = BookieUnavailable("it does not answer in time")
+    failure: EngineError = BookieUnavailable("it did not answer in time")
     for _ in nodes:
         try:
             store = await servers.open(shown, settings, clock)
         except EngineError as error:
-            # A node of an earlier version serves no metadata, one that ends is not there.
+            # A node of an earlier version serves no metadata, and one that is stopping may be gone.
             failure = failure if isinstance(failure, AccessRefused) else error
             continue
         except TimeoutError:
             continue
         if where.chroot not in ("/", servers.path):
             await store.close()
-            raise NoSuchCluster(f"the nodes of {where} are of the cluster at path {servers.path}")
+            raise NoSuchCluster(f"the nodes of {where} serve the cluster at path {servers.path}")
         return store
     if isinstance(failure, AccessRefused):
         raise failure
-    raise MetadataUnavailable(f"no node of {where} serves its metadata: {failure}") from failure
+    raise MetadataUnavailable(f"no node of {where} serves metadata: {failure}") from failure
 
 
 async def _nodes_at(where: ClusterUrl, security: "Security", clock: Clock) -> tuple[str, ...]:
-    """The addresses at which nodes listen."""
+    """The addresses in a url at which nodes listen."""
     from engine.transport.address import TCP
     from engine.transport.framed_client import speaks_frames
     from engine.transport.framed_settings import FramedSettings
@@ -254,7 +254,7 @@ async def _nodes_at(where: ClusterUrl, security: "Security", clock: Clock) -> tu
 
 
 class _Servers:
-    """Servers that pass the metadata store on. The next one is asked when one is lost."""
+    """Servers that pass the metadata store on. If one is lost, the next one is used."""
 
     def __init__(
         self, addresses: tuple[str, ...], rng: random.Random, *, by_read_token: bool
@@ -265,12 +265,12 @@ class _Servers:
         self._next = 0
         self._rng = rng
         self.path = "/"
-        """The path of the cluster, once a server has said it."""
+        """The path of the cluster, once a server has reported it."""
 
     async def open(
         self, security: "Security", settings: ClientSettings, clock: Clock, cluster_id: str = ""
     ) -> "RemoteStore":
-        """A session at the next server. Raises as `RemoteStore.open`, and `TimeoutError`."""
+        """Open a session at the next server. Raises like `RemoteStore.open`, and `TimeoutError`."""
         from engine.metadata.remote import RemoteStore
 
         async with asyncio.timeout(settings.metadata_timeout_ms / 1000):

@@ -171,7 +171,7 @@ async def open_place(place: Place) -> AsyncIterator[LedgerClient]:
         from engine.connecting import connect
         from engine.ledger.settings import ClientSettings
 
-        # At nodes a user logs in; bookies never ask.
+        # Users log in at nodes. Bookies never ask for a login.
         security, zookeeper = place.make_security(login=True), place.make_zookeeper()
         async with connect(
             place.url,
@@ -297,7 +297,7 @@ def for_tasks(place: Place) -> Place:
     """A place as tasks are told of it, which may be many: they need no session of ZooKeeper.
 
     They ask for metadata where bookies are, over the framed wire. Of a folder, and over gRPC, it is
-    the same place. They show the newest token, and do not log in. Blocks; for who plans.
+    the same place. They show the newest token, and do not log in. Blocks; for planning.
 
     Raises `MetadataUnavailable`.
     """

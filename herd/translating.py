@@ -30,7 +30,7 @@ _KINDS: tuple[tuple[type[EngineError], type[herd.Error], str], ...] = (
     (OutcomeUnknown, herd.CommitUnknown, "read what it changed to know"),
     (NotLeader, herd.LeaderUnavailable, "try again: another replica leads, or soon will"),
     (NoZooKeeper, herd.LeaderUnavailable, ""),
-    (AccessRefused, herd.AccessDenied, "log in as a user who may do that, or give the secret"),
+    (AccessRefused, herd.AccessDenied, "log in as a user who may do this, or give the secret"),
     (DiskFull, herd.DiskFull, "delete rows, drop tables, or free space; then try again"),
     (Unavailable, herd.LeaderUnavailable, "try again"),
     (EntryTooLarge, herd.TooLarge, "do it in parts"),

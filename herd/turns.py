@@ -11,8 +11,8 @@ Invariants:
   lock protects it.
 - The long statements of one user are parsed one at a time, so that a statement of another user
   waits for at most one statement of each user.
-- A thread that parses a long statement pauses often. Threads that compute all the time would get
-  the interpreter lock as often as the event loop, and slow down everything that runs there.
+- A thread that parses a long statement pauses often. A thread that never pauses would get the
+  interpreter lock as often as the event loop does, and slow down everything in the event loop.
 """
 
 import asyncio

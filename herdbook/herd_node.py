@@ -58,8 +58,9 @@ class HerdNodeSettings:
     people call it (`host`).
 
     `grpc` is where it serves the public wire, "host:port"; empty: nowhere. Of `reserve_bytes` on
-    its disk (0: the usual part) queries leave twice as much free. With `passes_metadata_on`,
-    clients that are let in use the metadata store through this node.
+    its disk (0: the usual part) queries leave twice as much free. `zookeeper_user` is
+    the user of this node at ZooKeeper; if there is one, a node that requires no proof from its
+    clients serves no metadata.
     """
 
     listen: str = "127.0.0.1:7180"
@@ -72,7 +73,7 @@ class HerdNodeSettings:
     wire: WireSettings = field(default_factory=WireSettings)
     host: str = ""
     reserve_bytes: int = 0
-    passes_metadata_on: bool = True
+    zookeeper_user: str = ""
 
 
 async def serve_node(
@@ -177,7 +178,7 @@ def _address(settings: HerdNodeSettings) -> str:
 
 
 def _told(client: LedgerClient, node: Node) -> dict[str, Any]:
-    """What a client of the metadata is told: whose they are, and which nodes serve them."""
+    """The options of WELCOME for a metadata session: the cluster, and which nodes serve it."""
     addresses = [fact.address for fact in node.outlook.nodes.values()][:_TOLD_NODES_MAX]
     told = {CLUSTER: client.store.cluster_id, NODES: addresses}
     return told | {PATH: client.url.chroot} if isinstance(client, Connection) else told
@@ -211,7 +212,7 @@ async def _serve(
         service,
         security=security,
         door=door,
-        open_metadata=opened if settings.passes_metadata_on else None,
+        open_metadata=opened if security.on or not settings.zookeeper_user else None,
         told=told,
     )
     stack.push_async_callback(server.close)

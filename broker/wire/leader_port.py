@@ -35,7 +35,10 @@ class LeaderWorkerPort:
         return await self._port.connect(hello)
 
     async def leader(self) -> str:
-        """The address of who leads. Raises `BrokerUnavailable` if nobody does, `AccessDenied`."""
+        """The address of the leader.
+
+        Raises `BrokerUnavailable` if there is none, and `AccessDenied` if the caller may not ask.
+        """
         try:
             found = await self._store.get(f"{LOGS}/{self._name}/list")
             address = "" if found is None else decode_list(found.value).leader_address

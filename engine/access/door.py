@@ -44,7 +44,7 @@ class Caller:
 
     @property
     def only_reads(self) -> bool:
-        """Whether it is a read token that they show: it is for bookies and metadata alone."""
+        """Whether they showed a read token, which is only for bookies and metadata."""
         return False
 
     async def now(self) -> Principal:
@@ -107,7 +107,7 @@ class UserDoor:
     """Lets users in, by password or by token.
 
     Without a secret, callers without credentials are let in while there are no users, unless the
-    door is `closed` to them. `readers` lets in holders of read tokens, over connections.
+    door is `closed` to them. `readers` lets in holders of read tokens, but only over connections.
     """
 
     def __init__(

@@ -163,7 +163,7 @@ def decode_list(value: bytes) -> LogList:
 
 
 def encode_list(found: LogList) -> bytes:
-    """What the metadata store keeps of a list."""
+    """A list as the metadata store keeps it."""
     return encode_major(found, found.format_major)
 
 

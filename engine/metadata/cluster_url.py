@@ -1,4 +1,4 @@
-"""The url of a cluster: its nodes or its ZooKeeper servers, and behind them the path of its facts.
+"""The url of a cluster: its nodes or its ZooKeeper servers, followed by the path of its metadata.
 
 Invariants:
 - A url says one thing only: ports that were left out are filled in, a path has no way round.
@@ -12,7 +12,7 @@ from engine.errors import InvalidRequest
 SCHEME: Final = "herdbook://"
 ZOOKEEPER_PORT: Final = 2181
 _ZOOKEEPER_PORTS: Final = frozenset({ZOOKEEPER_PORT, 2281})
-"""At these ports, nobody looks for a node first."""
+"""Clients do not look for a node at these ports."""
 _HOST: Final = re.compile(r"(\[[0-9A-Fa-f:.]+\]|[A-Za-z0-9._-]+)(?::([0-9]{1,5}))?")
 _CHROOT: Final = re.compile(r"(/[A-Za-z0-9._-]+)*")
 
@@ -25,7 +25,7 @@ class ClusterUrl(NamedTuple):
 
     @property
     def possible_nodes(self) -> tuple[str, ...]:
-        """Those hosts that may be nodes: their ports are not the usual ones of ZooKeeper.
+        """The hosts that may be nodes: their ports are not ZooKeeper's usual ports.
 
         >>> parse_url("herdbook://one:7180,two/prod").possible_nodes
         ('one:7180',)
@@ -54,7 +54,7 @@ def parse_url(url: str) -> ClusterUrl:
         match = _HOST.fullmatch(server)
         port = int(match[2] or ZOOKEEPER_PORT) if match is not None else 0
         if match is None or not 0 < port < 65_536:
-            raise InvalidRequest(f"{server!r} in {url!r} is not host:port of a server")
+            raise InvalidRequest(f"{server!r} in {url!r} is not the host:port of a server")
         hosts.append(f"{match[1]}:{port}")
     names = chroot.split("/")
     if not _CHROOT.fullmatch(chroot) or "." in names or ".." in names or chroot == "/zookeeper":

@@ -178,9 +178,9 @@ def check_not_restoring(metadata: LedgerMetadata) -> None:
 
 
 HIDDEN_HASH: Final = bytes(32)
-"""In place of `key_hash`, for a client that may read a ledger and nothing else."""
+"""Replaces `key_hash` for a client that may only read a ledger."""
 encode_metadata = msgspec.msgpack.Encoder().encode
-"""What the metadata store keeps of a ledger."""
+"""The metadata of a ledger, as the metadata store keeps it."""
 _decode = msgspec.msgpack.Decoder(LedgerMetadata).decode
 
 

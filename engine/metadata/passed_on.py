@@ -1,13 +1,13 @@
-"""A metadata store that a server passes on to its clients: sessions over the one it has.
+"""A metadata store that a server passes on to its clients: their sessions share the server's own.
 
-A thousand clients are a thousand connections of servers, which they need anyway, and no session of
+A thousand clients need a thousand connections to servers, which they have anyway, and no session of
 ZooKeeper.
 
 Invariants:
 - Nothing rests on such a session: it has no ephemeral keys, and its end takes no key away.
 - Its watches end with it.
-- It sees every write that had returned anywhere before it began: a client that comes from another
-  server never sees an older state than there.
+- It sees every write that had returned, at any server, before the session began. A client that
+  comes from another server never sees an older state than it saw there.
 """
 
 from collections.abc import Callable
@@ -16,7 +16,7 @@ from typing import Final
 from engine.errors import InvalidRequest
 from engine.metadata.contract import MetadataStore, Page, Versioned
 
-_EPHEMERAL: Final = "a server keeps no ephemeral keys for its clients: connect to ZooKeeper itself"
+_EPHEMERAL: Final = "a server keeps no ephemeral keys for its clients: connect to ZooKeeper"
 
 
 class PassedOn:
@@ -26,7 +26,7 @@ class PassedOn:
         self._store = store
         self._ends: dict[object, Callable[[], None]] = {}
         self._current = False
-        """Whether the store's own session has caught up with the writes before this one."""
+        """Whether the store has caught up with the writes from before this session."""
 
     @property
     def cluster_id(self) -> str:

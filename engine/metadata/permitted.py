@@ -1,19 +1,21 @@
-"""A metadata store as one caller sees it: what a user may read, and the few things to change.
+"""A metadata store as one caller sees it: what a user may read, and the little a user may change.
 
-A rule says for a key what its user sees of the value; `LEDGER_RULES` are those of the ledger layer.
-Layers above have rules of their own keys.
+A rule says what a user sees of the value of a key. `LEDGER_RULES` are the rules of the ledger
+layer. The layers above have rules for their own keys.
 
-    key             who reads it
+    key             who may read it
     /bookies/ID     everybody
     /ledgers/ID     whoever may read its tablespace or bucket, without the hash of its password
 
 Invariants:
-- A key without a rule is for administrators, and so is a method that is not for reading.
-- Rights are asked anew for each call, so a grant that was revoked no longer counts. Who becomes an
-  administrator is one in the next session: this one has seen values without some of their parts.
-- A watch says only that something may have changed. It is judged when it begins, and holds for a
-  key that exists: a store keeps something for each key that was ever watched. For another key it
-  fires once, so that a client that waits looks again.
+- A key without a rule is for administrators only, and so is a method that changes something, except
+  for `changes`.
+- Rights are checked anew for each call, so a revoked grant no longer counts. A user who becomes an
+  administrator gets the new rights in the next session: this session has returned values with
+  parts left out.
+- A watch says only that something may have changed. The right to it is checked when it begins. It
+  is kept only if the key exists, because a store keeps something for each key that was ever
+  watched. If the key does not exist, the watch fires once, so that a waiting client looks again.
 """
 
 import asyncio
@@ -34,19 +36,19 @@ from engine.metadata.ledgers import HIDDEN_HASH, LEDGERS, decode_metadata, encod
 from engine.metadata.passed_on import PassedOn
 
 Shown = Callable[[Principal, bytes], bytes | None]
-"""What somebody sees of a value; None: they may not read it."""
+"""What a user sees of a value; None: the user may not read it."""
 Rule = Callable[[Principal, str], Shown | None]
-"""What to do with a key's value; None: the rule does not let somebody read this key."""
+"""How to show the value of a key; None: the rule does not let the user read this key."""
 Names = Callable[[Principal, list[str]], list[str]]
-"""Which of the names under a key somebody may know."""
+"""Which of the names under a key a user may know."""
 Change = Callable[[Principal, str, bytes, bytes], bytes | None]
-"""What is written if somebody changes a key from one value to another; None: nothing may be."""
+"""What is written if a user changes a key from one value to another; None: it is not allowed."""
 
 
 class PermittedStore:
     """The session of one caller. A `MetadataStore` that also raises `AccessRefused`.
 
-    `lists` are the keys whose names may be listed.
+    `lists` has the keys under which names may be listed, `changes` the writes that users may make.
     """
 
     def __init__(
@@ -131,7 +133,7 @@ class PermittedStore:
         await self._store.sync()
 
     def watch(self, key: str, changed: Callable[[], None]) -> Callable[[], None]:
-        """See `MetadataStore.watch`. One of what the caller may not read never fires."""
+        """See `MetadataStore.watch`. A watch on a key that the caller may not read never fires."""
         if self._is_admin and self._caller.principal.admin:
             return self._store.watch(key, changed)
         begun = asyncio.get_running_loop().create_task(self._begin_watch(key, changed))
@@ -159,7 +161,7 @@ class PermittedStore:
     async def _begin_watch(
         self, key: str, changed: Callable[[], None]
     ) -> Callable[[], None] | None:
-        """Watch what may be read; what ends that, if it was begun."""
+        """Watch a key that may be read. Returns a function that ends the watch, if one began."""
         with contextlib.suppress(EngineError):
             if key in self._lists or await self.get(key) is not None:
                 stop = self._store.watch(key, changed)
@@ -191,7 +193,7 @@ class PermittedStore:
             value = change(principal, key, before, after)
             if value is not None:
                 return value
-        raise AccessRefused(f"{principal.name} may not change {key} of the cluster's metadata")
+        raise AccessRefused(f"{principal.name} may not change {key} in the cluster's metadata")
 
 
 def whole(_principal: Principal, value: bytes) -> bytes | None:
@@ -216,12 +218,12 @@ def _ledger(principal: Principal, value: bytes) -> bytes | None:
     metadata = decode_metadata(value)
     if not may_read(principal, metadata.custom):
         return None
-    # Passwords could be guessed from their hashes, and a reader needs none.
+    # Passwords could be guessed from their hashes, and a reader does not need the hash.
     return encode_metadata(msgspec.structs.replace(metadata, key_hash=HIDDEN_HASH))
 
 
 def _refusal(principal: Principal, key: str) -> AccessRefused:
-    return AccessRefused(f"{principal.name} may not read {key} of the cluster's metadata")
+    return AccessRefused(f"{principal.name} may not read {key} in the cluster's metadata")
 
 
 LEDGER_RULES: Final[tuple[Rule, ...]] = (_bookies, _ledgers)
@@ -229,7 +231,7 @@ LEDGER_LISTS: Final[dict[str, Names]] = {AVAILABLE: every_name}
 
 
 def reader_session(store: MetadataStore, caller: Caller) -> MetadataStore:
-    """A session at a bookie: a part of the cluster sees everything, a reader what it may read."""
+    """A session at a bookie. Parts of the cluster see everything, a reader what it may read."""
     session = PassedOn(store)
     if not caller.passing:
         return session

@@ -51,9 +51,9 @@ class RemoteStore:
     `find()` tells the address of the store, anew for each connection; it raises `BookieUnavailable`
     while there is none. With `redial=False` a lost session stays lost. `cluster_id` is the
     cluster's, if it is known before. Over TCP, `security` has this side's credentials and what it
-    requires of the server; `by_read_token` shows the read token that is current when it connects.
-    Unless it `gives_up`, a server that will never do is left for the next one that `find` names.
-    `welcomed(options)` hears what each server says in its greeting.
+    requires of the server; with `by_read_token`, each connection shows the read token that is
+    current then. Unless it `gives_up`, the store leaves a server that can never serve it, and tries
+    the next one that `find` names. `welcomed(options)` is called with the options of each WELCOME.
     """
 
     def __init__(

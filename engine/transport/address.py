@@ -56,8 +56,10 @@ async def open_connection(
 
 
 def keep_alive(end: socket.socket) -> None:
-    """Have a connection, or those that a listener accepts, notice in two minutes that their other
-    end has vanished."""
+    """Make a connection notice within two minutes that its other end has vanished.
+
+    For a listener, this applies to the connections that it accepts.
+    """
     end.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
     for name, value in _KEEPALIVE:
         if hasattr(socket, name):

@@ -409,7 +409,7 @@ def refuse(pending: PendingAppend, status: Status) -> None:
 async def speaks_frames(
     address: str, clock: Clock, settings: FramedSettings, security: Security = NO_SECURITY
 ) -> bool:
-    """Whether a server of framed connections listens at an address. Nobody logs in for that.
+    """Whether a server of framed connections listens at an address. This does not log in.
 
     Raises `InvalidRequest` for certificates that cannot be used.
     """

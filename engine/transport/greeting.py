@@ -52,7 +52,7 @@ class ServerGreeting:
         said = options.get(CHALLENGE)
         if not isinstance(said, bytes) or len(said) != CHALLENGE_BYTES:
             raise AccessRefused(
-                "this server wants a proof of the shared secret: give it, or log in"
+                "this server wants a proof of the shared secret: give the secret, or log in"
             )
         self._client, self._server = said, new_challenge()
         return msgspec.msgpack.encode((self._server,))
@@ -148,7 +148,9 @@ class ClientGreeting:
         if self._scram is not None:
             return self._prove(self._scram, head)
         if not self._client:
-            raise AccessRefused("the server wants a proof of the shared secret: give it, or log in")
+            raise AccessRefused(
+                "the server wants a proof of the shared secret: give the secret, or log in"
+            )
         said = _one_value(head)
         if not isinstance(said, bytes) or len(said) != CHALLENGE_BYTES or self._expected:
             raise FrameInvalid("not a challenge, or a second one")

@@ -2,9 +2,8 @@
 
 Invariants:
 - The session ends with its connection, and its watches with it.
-- What a call raises is told to the caller as an ERROR. A watch of what no key can be ends the
-  connection.
-- All sessions of a server together hold a bounded number of watches, of which a user has a share.
+- If a call raises, the client gets an ERROR. A watch on an invalid key ends the connection.
+- The watches of all sessions of a server are bounded in number, and each user has a share of them.
 """
 
 from collections.abc import Callable
@@ -28,14 +27,14 @@ PATH: Final = "path"
 NODES: Final = "nodes"
 """In WELCOME: the addresses of other servers that serve the same metadata."""
 WATCHES_MAX: Final = 100_000
-"""How many watches all sessions of a server may have; a part of the cluster alone may have all."""
+"""How many watches all sessions of a server may have; a part of the cluster may have them all."""
 
 
 class MetadataSession:
-    """A session of the store, reached through frames. `send(kind, request, head)` answers.
+    """A session of the store, reached through frames. `send(kind, request, head)` sends a frame.
 
-    `watches` counts those of all sessions, and `user` is whose share this one has: "" for a part of
-    the cluster.
+    `watches` counts the watches of all sessions. Those of this session count in the share of
+    `user`, which is "" for a part of the cluster.
     """
 
     def __init__(
@@ -52,11 +51,11 @@ class MetadataSession:
         self._watches: dict[int, Callable[[], None]] = {}
 
     async def answer(self, frame: Frame) -> None:
-        """Do the call of a METADATA frame. Raises `FrameInvalid`, and what the store raises."""
+        """Do the call in a METADATA frame. Raises `FrameInvalid`, and what the store raises."""
         self._send(Kind.METADATA_REPLY, frame.request, await serve(self._store, frame.head))
 
     def watch(self, frame: Frame) -> None:
-        """Begin a watch, numbered by the request of its frame. Raises `FrameInvalid`."""
+        """Begin a watch, with the request number of its frame. Raises `FrameInvalid`."""
         self.unwatch(frame)
         key = decode(frame.head, Watch).key
         if not self._held.take(self._user):
@@ -66,17 +65,17 @@ class MetadataSession:
             self._watches[frame.request] = self._store.watch(key, tell)
         except EngineError as error:
             self._held.give_back(self._user)
-            raise FrameInvalid(f"nobody watches {key[:100]!r}: {error}") from error
+            raise FrameInvalid(f"cannot watch {key[:100]!r}: {error}") from error
 
     def unwatch(self, frame: Frame) -> None:
-        """End a watch, if there is one of that number."""
+        """End the watch with the request number of the frame, if there is one."""
         end = self._watches.pop(frame.request, None)
         if end is not None:
             self._held.give_back(self._user)
             end()
 
     def end_watches(self) -> None:
-        """The connection is lost: nobody can be told of a change any more."""
+        """End all watches: the connection is lost, so changes can no longer be reported."""
         watches, self._watches = self._watches, {}
         if watches:
             self._held.give_back(self._user, len(watches))

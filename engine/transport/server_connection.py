@@ -42,7 +42,7 @@ _QUEUED_BYTES: Final = 1 * MIB
 READING: Final = frozenset({Kind.CONNECT, Kind.READ, Kind.WAIT_LAC, Kind.INFO})
 """What the holder of a read token may say."""
 _OF_METADATA: Final = frozenset({Kind.METADATA, Kind.WATCH, Kind.UNWATCH})
-"""The same in a metadata session."""
+"""What the holder of a read token may also say in a metadata session."""
 
 assert _READ_BYTES_MAX > 0
 
@@ -126,7 +126,8 @@ class ServerConnection(ServedConnection):
         """Why a reader is not heard, if they are not."""
         if kind not in READING and not (kind in _OF_METADATA and self._session is not None):
             return AccessRefused("a read token is for reading")
-        # An answer to WATCH or UNWATCH would be taken for that of a call: their numbers are others.
+        # WATCH and UNWATCH are not refused: they have their own numbers, so a client would take the
+        # refusal for the answer to a call.
         calls = kind not in (Kind.WATCH, Kind.UNWATCH)
         if calls and not self._server.readers.has_room(reader):
             return Overloaded("too many calls by read tokens of this user run at once")

@@ -156,7 +156,7 @@ class Writers:
 
 
 class SelectByKey:
-    """SELECT columns FROM table WHERE the whole key: one row at most, whatever its LIMIT is."""
+    """SELECT columns FROM table WHERE the whole key: at most one row, whatever the LIMIT is."""
 
     kind = "SELECT"
     needs_transaction = False
@@ -207,7 +207,7 @@ def only_table(tree: exp.Select, catalog: Catalog) -> tuple[Table, Names]:
 
 
 def limit_of(tree: exp.Select) -> int | None:
-    """The number in LIMIT, None without one. Raises `CannotEvaluate` for 0 or an expression."""
+    """The number in LIMIT; None without LIMIT. Raises `CannotEvaluate` for 0 or an expression."""
     limit = tree.args.get("limit")
     if limit is None:
         return None
@@ -215,7 +215,7 @@ def limit_of(tree: exp.Select) -> int | None:
     if not isinstance(number, exp.Literal) or not number.is_int:
         raise CannotEvaluate
     if any(value for part, value in limit.args.items() if part != "expression"):
-        # A share in per cent, for one.
+        # For example, a percentage.
         raise CannotEvaluate
     count = int(number.this)
     if not count:

@@ -1,12 +1,12 @@
 """Sessions over framed connections: the server's side, over a Unix socket or TCP.
 
-Frames are those of `herd.wire.framing`. A client that greets with the option `session` has a
-metadata session instead, with the frames of the engine, and sees what its user may see.
+Frames are those of `herd.wire.framing`. A client that greets with the option `session` gets a
+metadata session instead. It uses the engine's frames, and shows only what the user may see.
 
 Invariants:
 - Calls of one connection begin in the order in which they came.
 - A connection of which nothing was heard for a lease ends, and with it what its guest began. A
-  metadata session rests on no lease: its connection ends when TCP finds the client gone.
+  metadata session has no lease: its connection ends when TCP notices that the client is gone.
 - What a peer may make the server hold is bounded: running calls, arriving calls, answers that were
   not fetched. Each user has a share of them, over all connections.
 - A call that cannot be read is answered like any other that is wrong.
@@ -54,8 +54,8 @@ class SessionServer(ConnectionServer["SessionConnection"]):
     """Serves sessions.
 
     `admit(options)` looks at a greeting's options and raises to refuse; a `door` lets users in.
-    `open_metadata(caller)` begins a metadata session with the rights of a caller, and `told()` is
-    what such a client is told when it is welcome.
+    `open_metadata(caller)` begins a metadata session with the rights of a caller, and `told()`
+    returns the options of WELCOME for such a client.
     """
 
     def __init__(
@@ -183,7 +183,7 @@ class SessionConnection(ServedCalls):
         self._metadata = MetadataSession(
             store, self._send_metadata, self._server.watches, self._user
         )
-        # A value may be as long as a frame; users write only short ones.
+        # A value may be as long as a frame, but users write only short values.
         self.wire.take_frames_up_to(_USERS_FRAME_BYTES if self._user else FRAME_BYTES_MAX)
         return self._server.told()
 
@@ -224,12 +224,12 @@ class SessionConnection(ServedCalls):
 
     def _send_metadata(self, kind: Kind, request: int, head: bytes) -> None:
         if kind == Kind.CHANGED and self.wire.queued_bytes > self._settings.queued_bytes_max:
-            self.wire.abort(FrameInvalid("the client does not read what it watches"))
+            self.wire.abort(FrameInvalid("the client does not read the events of its watches"))
         elif self._server.take_answer(self._user, len(head)):
             self.wire.send(kind, head, request=request)
             self._count_until_taken(len(head))
         else:
-            error = Overloaded("too many answers wait to be read by this user at once")
+            error = Overloaded("too many answers wait for this user to read them")
             self._send_error(request, error)
 
     # Calls
@@ -298,7 +298,7 @@ class SessionConnection(ServedCalls):
     def _answer_later(
         self, request: int, work: Coroutine[Any, Any, bytes], size_bytes: int
     ) -> None:
-        # A task that is cancelled before it has begun would never close what it waits for.
+        # A task that is cancelled before it begins would never close the coroutine that it awaits.
         if not self._begin_in_share(request, self._answer(request, work), size_bytes, work.close):
             error = TooLarge("too many calls of this user run at once", hint="wait for answers")
             self._send(request, encode(failed(error)))
@@ -310,7 +310,7 @@ class SessionConnection(ServedCalls):
         size_bytes: int,
         ended: Callable[[], None] = lambda: None,
     ) -> bool:
-        """Do it beside the connection, and call `ended` after it; False if the user may not."""
+        """Run `work` in a task, then call `ended`. False if the user has too many calls already."""
         user, calls = self._user, self._server.calls
         if user and not self._server.running.has_room(user):
             work.close()
@@ -348,7 +348,7 @@ class SessionConnection(ServedCalls):
         self._send_counted(request, data)
 
     async def _until_taken(self) -> None:
-        """Wait while the client takes too little of what was sent."""
+        """Wait while the client has too much left to read of what was sent."""
         while self.wire.queued_bytes > self._settings.queued_bytes_max and not self.wire.over:
             await self.wire.taken()
 

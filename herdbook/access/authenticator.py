@@ -4,8 +4,8 @@ Invariants:
 - An answer is at most `FRESH_S` old. If the rows cannot be reached, or take longer than
   `PATIENCE_S`, it may be up to `STALE_S` old; after that nobody is known, and callers get an error.
 - A caller waits for an unknown answer for at most `WAIT_S`, which is longer than it takes until
-  another node leads the tablespace of users. Answers in use are looked up again before they are
-  old, so that nobody waits for that.
+  another node leads the tablespace of users. An answer that is in use is looked up again before
+  it is old, so that nobody waits for it.
 - An unknown name and a wrong password take the same steps and get the same message.
 - A password that was right is not hashed again as long as the user's verifier is the same: the
   hash is slow on purpose, and HTTP clients send the password with each request. Only a digest under

@@ -1,24 +1,25 @@
 """What a user sees of a cluster's metadata through a node, and what the user may change.
 
-Beside what `engine.metadata.permitted` says of ledgers and bookies:
+In addition to the rules for ledgers and bookies in `engine.metadata.permitted`:
 
-    key                                  who reads it
+    key                                  who may read it
     /herd/nodes/ID                       every user, without the replicas of other tablespaces
     /herd/settings                       every user
     /herd/tablespaces/NAME               whoever may read the tablespace
-    /herd/tablespaces/NAME/checkpoints   whoever may read the tablespace, with its own pins
+    /herd/tablespaces/NAME/checkpoints   whoever may read the tablespace, with the user's own pins
     /logs/herd/NAME/list                 whoever may read the tablespace, without the pins
     /logs/broker/list                    whoever may read some tenant's tasks, without the pins
 
-Users change two things: whoever may read a tablespace may resume it if it is suspended, and may pin
-its checkpoints for a while. Administrators, and parts of the cluster, may do what clients of
-ZooKeeper may do, except for keys that end with a session.
+Users can make two changes: whoever may read a tablespace may resume it if it is suspended, and may
+pin its checkpoints for a limited time. Administrators and parts of the cluster may do what clients
+of ZooKeeper may do, but cannot create ephemeral keys.
 
 Invariants:
-- A user adds, renews and ends its own pins only, whichever node it asks, and does not learn of
-  others. The name of a user is part of the name that a pin is kept by.
-- A user's pins are bounded in number, length and time, and a list of checkpoints that users pin in
-  length, so that the leader always finds room for its own changes.
+- A user adds, renews and ends only its own pins, through any node, and does not see the pins of
+  other users. The name under which a pin is stored contains the user's name.
+- The number of a user's pins is limited, and so are the length of their names and their duration.
+  A list of checkpoints with users' pins is limited in size, so that the leader always has room for
+  its own changes.
 """
 
 from collections.abc import Callable, Iterable
@@ -46,7 +47,7 @@ from herd.nodes.facts import NODES, SETTINGS, SPACES, decode_node, decode_space,
 from herd.reading_log import LOGS as LOGS_OF_TABLESPACES
 
 BROKER: Final = "broker"
-"""The log of the broker (`broker.service`, which this process need not load)."""
+"""The log of the broker (as in `broker.service`, which this process need not load)."""
 PINS_MAX: Final = 100
 """How many pins one user may have on one tablespace."""
 PIN_MS_MAX: Final = 24 * 3_600_000
@@ -105,7 +106,7 @@ def _log_list(_principal: Principal, value: bytes) -> bytes | None:
 
 
 def _resumed(_principal: Principal, key: str, before: bytes, after: bytes) -> bytes | None:
-    """The fact of a tablespace that is not suspended any more, if that is all that was changed."""
+    """The fact of a tablespace that is resumed; None if anything else was changed."""
     if key.rpartition("/")[0] != SPACES:
         return None
     try:
@@ -115,7 +116,7 @@ def _resumed(_principal: Principal, key: str, before: bytes, after: bytes) -> by
     resumed = msgspec.structs.replace(old, suspended=False, token=new.token, epoch=old.epoch + 1)
     if not old.suspended or new != resumed:
         return None
-    # What a newer program has written there stays; what the user wrote beside it does not count.
+    # Fields that a newer program has written stay. Other fields that the user wrote are ignored.
     fields = msgspec.msgpack.decode(before)
     fields |= {"suspended": False, "token": new.token, "epoch": resumed.epoch}
     return msgspec.msgpack.encode(fields)
@@ -139,7 +140,7 @@ def _checkpoints(principal: Principal, value: bytes) -> bytes | None:
 def _pinned(
     wall_ms: Callable[[], int], principal: Principal, key: str, before: bytes, after: bytes
 ) -> bytes | None:
-    """A list with a user's pins as wanted, and those of others as they are."""
+    """The list with the user's pins as requested, and the pins of others unchanged."""
     if _pinned_space(key) is None:
         return None
     try:
@@ -168,7 +169,7 @@ def _may_have(wanted: Checkpoints, latest_ms: int) -> bool:
 
 
 def _mark_of(principal: Principal) -> str:
-    """How the names of a user's pins begin; no other user's begin so."""
+    """The prefix of the names of a user's stored pins. No other user's pins have it."""
     return f"user:{len(principal.name)}:{principal.name}:"
 
 

@@ -104,12 +104,11 @@ def node(
     _log_with_times()
     kept = NodeSettings() if replica_grace_ms is None else NodeSettings(grace_ms=replica_grace_ms)
 
+    user = read_configured().make_zookeeper().user
+    settings = HerdNodeSettings(listen, grpc, advertise, insecure, kept, zookeeper_user=user)
+
     async def serving() -> None:
         security = security_of(secret_file, certificate, private_key, authorities)
-        settings = HerdNodeSettings(
-            *(listen, grpc, advertise, insecure, kept),
-            passes_metadata_on=security.on or not read_configured().make_zookeeper().user,
-        )
         async with _cluster(cluster) as client:
             serve = partial(serve_node, data.absolute(), client, settings, security=security)
             await _serve(serve, metrics)

@@ -46,7 +46,7 @@ from herdbook.http.transfers import Transfers
 
 TOKEN_HEADER: Final = "X-Herdbook-Token"
 _ANSWER_AGE_S: Final = FRESH_S / 2
-"""So that users are asked for before what is known of them is old."""
+"""Short enough that users are looked up again before the known answers are old."""
 _ANSWERS_MAX: Final = 4_096
 _JUDGED_AT_ONCE: Final = 8
 _WAITING_MAX: Final = 64

@@ -31,7 +31,6 @@ from herdbook.node.settings import NodeSettings, Role
 if TYPE_CHECKING:
     from engine.repair.settings import RepairSettings
     from engine.server import BookieServer
-    from herd.nodes import Node
     from herdbook.http.serving import HttpServerSettings
     from herdbook.node.opening import FolderOpening, OpenFolder
 
@@ -129,9 +128,9 @@ async def _bookie(service: Service) -> None:
                 repair_elsewhere=Role.REPAIR in settings.roles or not table.repairs,
                 bookie=settings.bookie_settings,
             ),
-            security=security,
+            security=configuration_of(settings).make_security(),
             metrics=metrics,
-            started=started,
+            started=lambda node: service.serving(node.address),
             ended=service.ended,
         )
 
@@ -168,7 +167,6 @@ async def _herd(service: Service) -> None:
 
     settings = service.settings
     table, bounds = settings.herd, settings.bounds
-    security = configuration_of(settings).make_security()
     herd = HerdNodeSettings(
         listen=table.listen,
         grpc=table.grpc,
@@ -176,8 +174,7 @@ async def _herd(service: Service) -> None:
         insecure=settings.insecure,
         host=settings.name,
         reserve_bytes=settings.reserve_bytes,
-        # Whoever reaches an open node could otherwise do without ZooKeeper's password.
-        passes_metadata_on=security.on or not settings.zookeeper.user,
+        zookeeper_user=settings.zookeeper.user,
         node=HostSettings(
             grace_ms=table.replica_grace_ms,
             replicas_planned=settings.memory.tablespaces if settings.memory.bytes_max else 0,
@@ -193,9 +190,6 @@ async def _herd(service: Service) -> None:
         ),
     )
 
-    def started(node: "Node") -> None:
-        service.serving(node.address)
-
     data = settings.folder(Role.HERD)
     ensure_private(data)
     async with (
@@ -207,9 +201,9 @@ async def _herd(service: Service) -> None:
             data.absolute(),
             client,
             herd,
-            security=security,
+            security=configuration_of(settings).make_security(),
             metrics=metrics,
-            started=started,
+            started=lambda node: service.serving(node.address),
             ended=service.ended,
         )
 

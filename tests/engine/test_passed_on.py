@@ -175,7 +175,7 @@ async def test_a_session_sees_what_had_been_written_before_it_began(tmp_path: Pa
             await getattr(session, look)("/farm")
             assert behind.syncs.pop() == "sync"
             await getattr(session, look)("/farm")
-            assert not behind.syncs, "once a session"
+            assert not behind.syncs, "once per session"
 
 
 class Behind:

@@ -66,8 +66,8 @@ ACCESS_MUTANTS: Final = (
         "tasks-are-told-the-first-token",
         "tasks are told the newest token as they are planned",
         "engine/place.py",
-        "    place = msgspec.structs.replace(place, token=_shown_at(place).text)\n",
-        "",
+        "place, token=_shown_at(place).text, user",
+        "place, user",
         by_test(
             "spark/test_session.py",
             "test_a_users_token_is_renewed_by_the_driver_for_all_processes",

@@ -37,6 +37,25 @@ async def test_objects_in_order_are_read_with_few_reads_and_each_comes_right() -
     await pool.close()
 
 
+async def test_a_new_object_of_an_open_ledger_is_read_without_the_metadata_store(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    _cluster, pool, readers, ids = await stored(1)
+    await read_whole(readers, ids[0])
+
+    async def away(*_: object) -> None:
+        raise AssertionError("the metadata store is away")
+
+    for method in ("get", "sync"):
+        monkeypatch.setattr(readers._client.store, method, away)
+    for number in range(4):
+        object_id = await put_shared(pool, b"new %03d" % number)
+        assert object_id.ledger_id == ids[0].ledger_id
+        assert await read_whole(readers, object_id) == b"new %03d" % number
+    monkeypatch.undo()
+    await pool.close()
+
+
 async def test_many_callers_who_take_turns_share_the_reads() -> None:
     cluster, pool, readers, ids = await stored(25)
     rest = iter(enumerate(ids))

@@ -114,7 +114,7 @@ async def test_the_estimated_size_of_a_plan_is_close_to_its_real_size(text: str)
         assert min(taken) < 1.2 * made.size_bytes < 4 * min(taken)
 
 
-async def test_a_read_by_key_stays_one_when_its_rows_are_limited() -> None:
+async def test_a_read_by_key_with_a_limit_is_still_a_read_by_key() -> None:
     async with asking() as on:
         await on.run("CREATE TABLE cow (id INT PRIMARY KEY, name TEXT)")
         await on.run("INSERT INTO cow VALUES (7, 'Elsa')")

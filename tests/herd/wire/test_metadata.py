@@ -1,4 +1,4 @@
-"""The metadata store through nodes: who is let in, what is bounded, and what a lost node costs."""
+"""The metadata store through nodes: who is let in, what is limited, and what a lost node means."""
 
 import asyncio
 import random
@@ -179,9 +179,10 @@ async def test_one_user_has_a_share_of_the_watches(
         await asyncio.wait_for(lost.wait(), 30)
         await store.close()
         await until(lambda: not held.held)
+        assert held.has_room("ann", 10) and not held.has_room("ann", 16)
 
 
-async def test_a_client_goes_on_at_another_node_when_its_own_ends(tmp_path: Path) -> None:
+async def test_a_client_continues_at_another_node_when_its_own_stops(tmp_path: Path) -> None:
     async with nodes(tmp_path) as made:
         await made.start()
         async with connect(made.url(), security=NODE) as client:
@@ -198,7 +199,7 @@ async def test_a_client_goes_on_at_another_node_when_its_own_ends(tmp_path: Path
             await store.set("/farm/cow", b"muh", 0)
 
 
-async def test_a_node_is_asked_for_the_cluster_of_its_path(tmp_path: Path) -> None:
+async def test_the_path_of_a_url_must_be_the_path_of_the_nodes(tmp_path: Path) -> None:
     async with nodes(tmp_path) as made:
         for path in ("", "/prod"):
             async with connect(made.url(path=path), security=NODE) as client:
@@ -208,7 +209,7 @@ async def test_a_node_is_asked_for_the_cluster_of_its_path(tmp_path: Path) -> No
                 pass
 
 
-async def test_the_next_node_is_tried_whatever_is_wrong_with_one(tmp_path: Path) -> None:
+async def test_the_next_node_is_tried_if_one_does_not_serve_the_client(tmp_path: Path) -> None:
     async with nodes(tmp_path) as made:
         await made.start()
         for wrong in (
@@ -220,7 +221,7 @@ async def test_the_next_node_is_tried_whatever_is_wrong_with_one(tmp_path: Path)
             for name, value in wrong.items():
                 setattr(made.servers[0], name, value)
             url = f"{made.url()},{made.addresses[1].removeprefix('tcp:')}"
-            # A client whose own node is lost goes on at the one that serves.
+            # A client that loses its node continues at the one that serves metadata.
             async with connect(made.url(1), security=NODE) as client:
                 store = client.store
                 assert await store.get("/farm/cow") is None
@@ -246,7 +247,7 @@ async def going_on(store: MetadataStore) -> None:
                 await asyncio.sleep(0)
 
 
-async def test_each_connection_shows_the_read_token_of_its_moment(tmp_path: Path) -> None:
+async def test_each_connection_shows_the_current_read_token(tmp_path: Path) -> None:
     shown = ShownToken(sign(Claims(READ, "ann", 2**52, ()), KEY), clock=SystemClock())
     async with nodes(tmp_path) as made:
         await made.tree.session().create("/ledgers/1", ledger_of_shop())
@@ -277,24 +278,24 @@ def ledger_of_shop() -> bytes:
 def test_a_watch_that_the_store_refuses_holds_no_share() -> None:
     class Refusing:
         def watch(self, key: str, changed: Any) -> Any:
-            raise InvalidRequest(f"{key} can be no key")
+            raise InvalidRequest(f"{key} is not a valid key")
 
     held = Shares(64)
     session = MetadataSession(Refusing(), lambda *_: None, held, "ann")  # type: ignore[arg-type]
     frame = Frame(Kind.WATCH, 0, 7, encode(Watch("/..")), memoryview(b""))
-    with pytest.raises(FrameInvalid, match="can be no key"):
+    with pytest.raises(FrameInvalid, match="is not a valid key"):
         session.watch(frame)
     assert not held.held
 
 
-async def test_who_is_refused_by_a_node_hears_why(tmp_path: Path) -> None:
+async def test_a_login_that_a_node_refuses_raises_access_refused(tmp_path: Path) -> None:
     async with nodes(tmp_path) as made:
         with pytest.raises(AccessRefused):
             async with connect(made.url(), security=Security(user="ann", password="wrong")):
                 pass
 
 
-async def test_a_server_that_is_no_node_is_taken_for_zookeeper(tmp_path: Path) -> None:
+async def test_a_server_that_is_not_a_node_is_taken_for_zookeeper(tmp_path: Path) -> None:
     async def hang_up(_: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         writer.close()
 

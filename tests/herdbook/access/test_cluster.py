@@ -273,7 +273,7 @@ def test_spark_pins_a_checkpoint_for_a_user_who_does_not_reach_zookeeper(
     monkeypatch.setenv("HERDBOOK_CONFIG", str(config))
     place = herdbook.spark.with_token(herdbook.spark.place_of(house.nodes))
     pinned = pin_checkpoint(place, Application("farm"), "shop", fresh=True)
-    assert [pin.name for pin in pins_of_shop(house)] == [pinned.pin.name]
+    assert [pin.name for pin in pins_of_shop(house)] == [f"user:3:ben:{pinned.pin.name}"]
     pinned.pin.drop()
     assert not pins_of_shop(house)
     herds.let_go(place)

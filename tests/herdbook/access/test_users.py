@@ -514,7 +514,7 @@ async def test_who_was_known_a_while_ago_does_not_wait_for_rows_that_are_slow(
             await stranger
 
 
-async def test_a_user_who_comes_all_the_time_never_waits_for_a_look_at_the_rows(
+async def test_a_user_with_frequent_requests_never_waits_for_a_lookup(
     tmp_path: Path,
 ) -> None:
     async with users(tmp_path) as (rows, known, clock), asyncio.timeout(10):
