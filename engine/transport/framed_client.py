@@ -413,8 +413,17 @@ async def speaks_frames(
 
     Raises `InvalidRequest` for certificates that cannot be used.
     """
-    tls = replace(security.now, user="", password="", token="", read_token="", secret=b"")
-    made = ClientConnection(address, clock, settings, replace(tls, other_secret=b"", source=None))
+    tls = replace(
+        security.now,
+        user="",
+        password="",
+        token="",
+        read_token="",
+        secret=b"",
+        other_secret=b"",
+        source=None,
+    )
+    made = ClientConnection(address, clock, settings, tls)
     context = security.client_context()
     with contextlib.suppress(EngineError, TimeoutError):
         async with asyncio.timeout(settings.connect_timeout_ms / 1000):

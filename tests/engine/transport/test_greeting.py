@@ -57,14 +57,14 @@ def test_a_client_answers_one_challenge_only() -> None:
     "said", [b"", bytes(CHALLENGE_BYTES - 1), bytes(CHALLENGE_BYTES + 1), "x" * 32, None, 7]
 )
 def test_what_is_no_whole_challenge_is_refused_on_both_sides(said: object) -> None:
-    with pytest.raises(AccessRefused, match="name the secret"):
+    with pytest.raises(AccessRefused, match="give the secret"):
         ServerGreeting(SECRET, BINDING).challenge({CHALLENGE: said})
     with pytest.raises(FrameInvalid, match="not a challenge"):
         ClientGreeting(SECRET).answer(packed(said), BINDING)
 
 
 def test_a_client_without_the_secret_proves_nothing_and_says_so() -> None:
-    with pytest.raises(AccessRefused, match="name the secret"):
+    with pytest.raises(AccessRefused, match="give the secret"):
         ClientGreeting(NO_SECURITY).answer(packed(bytes(CHALLENGE_BYTES)), BINDING)
 
 

@@ -85,7 +85,7 @@ async def served(house: TcpHouse, security: Security) -> bool:
 async def test_a_wrong_secret_is_told_so_and_harms_nobody() -> None:
     async with tcp_house(Security(secret=SECRET)) as house:
         assert "does not know" in await refused(house, Security(secret=OTHER))
-        assert "name the secret" in await refused(house, NO_SECURITY)
+        assert "give the secret" in await refused(house, NO_SECURITY)
         assert await served(house, Security(secret=SECRET))
 
 

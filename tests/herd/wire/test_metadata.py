@@ -307,6 +307,12 @@ async def test_a_server_that_is_not_a_node_is_taken_for_zookeeper(tmp_path: Path
     server.close()
 
 
+async def test_a_client_with_two_secrets_connects(tmp_path: Path) -> None:
+    both = Security(secret=b"another secret of many letters", other_secret=SECRET)
+    async with nodes(tmp_path, both) as made, connect(made.url(), security=both) as client:
+        assert client.store.cluster_id == "cluster"
+
+
 async def test_an_open_cluster_lets_everybody_in(tmp_path: Path) -> None:
     async with nodes(tmp_path, NO_SECURITY) as made:
         async with connect(made.url()) as client:
