@@ -344,7 +344,8 @@ class Fort:
         spec = Spec(f"type-of-{name}", name, milk.encode(), submitter=f"clerk-of-{name}")
         ended, waiting = await calls.submit([spec] * 2)
         await calls.cancel([ended])
-        transaction = await calls.begin(f"clerk-{waiting}-of-{name}")
+        # It must not end by itself while a slow machine runs all tests.
+        transaction = await calls.begin(f"clerk-{waiting}-of-{name}", 3_600_000)
         return Thing(name, ended, waiting, transaction)
 
 
