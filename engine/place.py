@@ -13,7 +13,8 @@ Invariants:
 - A process has at most one client of a place, whose token is the newest that the process was told
   of. A forked child opens its own.
 - A look makes nothing: a folder that is no store is an error.
-- Who plans has a session of ZooKeeper; those who are told of the place by `for_tasks` have none.
+- The process that plans has a metadata session, at a node or in ZooKeeper. Processes that get a
+  place from `for_tasks` have none in ZooKeeper.
 """
 
 import asyncio
