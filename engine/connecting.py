@@ -272,12 +272,17 @@ class _Servers:
     ) -> "RemoteStore":
         """Open a session at the next server. Raises like `RemoteStore.open`, and `TimeoutError`."""
         from engine.metadata.remote import RemoteStore
+        from engine.transport.framed_settings import FramedSettings
 
+        # A server answers each call within this time, if only with an error. One that sends
+        # nothing for so long stands still, and the next one is used.
+        wire = FramedSettings(request_timeout_ms=settings.metadata_timeout_ms)
         async with asyncio.timeout(settings.metadata_timeout_ms / 1000):
             return await RemoteStore.open(
                 self._find,
                 clock=clock,
                 rng=self._rng,
+                settings=wire,
                 cluster_id=cluster_id,
                 security=security,
                 by_read_token=self._by_read_token,

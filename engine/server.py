@@ -53,6 +53,7 @@ from engine.folder.lock import (
 from engine.folder.naming import refuse_url
 from engine.folder.owner import FolderPorts
 from engine.ledger.capacity import require_room
+from engine.ledger.cluster_time import ClusterTime
 from engine.metadata.bookies import Bookies, FolderPlace
 from engine.metadata.contract import MetadataStore
 from engine.metadata.permitted import reader_session
@@ -263,7 +264,9 @@ class BookieServer:
             settings=settings.wire,
             security=self._security,
             door=self._door(),
-            open_session=partial(reader_session, self.store)
+            open_session=partial(
+                reader_session, self.store, time=ClusterTime(self._ports.clock, self.store)
+            )
             if settings.passes_metadata_on
             else None,
         )

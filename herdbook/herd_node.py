@@ -207,7 +207,7 @@ async def _serve(
     told: Callable[[], dict[str, Any]],
 ) -> None:
     """Serve all wires until the stack ends."""
-    opened = partial(metadata_for, client.store, client.clock.wall_ms)
+    opened = partial(metadata_for, client.store, client.clock.wall_ms, time=client.time)
     server = SessionServer(
         service,
         security=security,

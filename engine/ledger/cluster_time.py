@@ -54,11 +54,16 @@ class ClusterTime:
             return 0
         return round(self.clock.wall_ms() - self._server_ms - self.clock.monotonic() * 1000)
 
+    async def server_ms(self) -> int | None:
+        """The time by the server's clock; None if there is no answer yet, or no server to ask."""
+        await self._ask_if_due()
+        if self._server_ms is None:
+            return None
+        return round(self._server_ms + self.clock.monotonic() * 1000)
+
     async def _times_ms(self) -> tuple[int, int]:
         """This machine's and the server's; twice the same where they agree, or nobody answers."""
-        async with self._asking:
-            if self.clock.monotonic() - self._asked_s >= ASK_S:
-                await self._ask()
+        await self._ask_if_due()
         ahead_ms = self.ahead_ms()
         own_ms = self.clock.wall_ms()
         if abs(ahead_ms) <= CLOCK_DIFFERENCE_MS:
@@ -72,6 +77,11 @@ class ClusterTime:
                 round(ahead_ms / 1000),
             )
         return own_ms, own_ms - ahead_ms
+
+    async def _ask_if_due(self) -> None:
+        async with self._asking:
+            if self.clock.monotonic() - self._asked_s >= ASK_S:
+                await self._ask()
 
     async def _ask(self) -> None:
         before_s = self._asked_s = self.clock.monotonic()

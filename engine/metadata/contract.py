@@ -117,8 +117,11 @@ async def pages(store: MetadataStore, prefix: str, above: int = -1) -> AsyncIter
 
 @runtime_checkable
 class ServerClock(Protocol):
-    """A store whose server is another machine and reports its time."""
+    """A store whose server may be another machine and reports its time."""
 
-    async def server_ms(self) -> int:
-        """The server's wall clock, in milliseconds. Raises `MetadataUnavailable`."""
+    async def server_ms(self) -> int | None:
+        """The server's wall clock, in milliseconds; None if no other machine can be asked.
+
+        Raises `MetadataUnavailable`.
+        """
         ...

@@ -6,6 +6,8 @@ ZooKeeper.
 Invariants:
 - Nothing rests on such a session: it has no ephemeral keys, and its end takes no key away.
 - Its watches end with it.
+- However many sessions ask for the time, the store is asked no more often than the server itself
+  asks it.
 - It sees every write that had returned, at any server, before the session began. A client that
   comes from another server never sees an older state than it saw there.
 """
@@ -14,16 +16,17 @@ from collections.abc import Callable
 from typing import Final
 
 from engine.errors import InvalidRequest
-from engine.metadata.contract import MetadataStore, Page, Versioned
+from engine.metadata.contract import MetadataStore, Page, ServerClock, Versioned
 
 _EPHEMERAL: Final = "a server keeps no ephemeral keys for its clients: connect to ZooKeeper"
 
 
 class PassedOn:
-    """One client's session. A `MetadataStore`."""
+    """One client's session. A `MetadataStore` and a `ServerClock`; all sessions share `time`."""
 
-    def __init__(self, store: MetadataStore) -> None:
+    def __init__(self, store: MetadataStore, time: ServerClock | None = None) -> None:
         self._store = store
+        self._time = time
         self._ends: dict[object, Callable[[], None]] = {}
         self._current = False
         """Whether the store has caught up with the writes from before this session."""
@@ -70,6 +73,10 @@ class PassedOn:
         """See `MetadataStore.sync`."""
         await self._store.sync()
         self._current = True
+
+    async def server_ms(self) -> int | None:
+        """See `ServerClock.server_ms`."""
+        return None if self._time is None else await self._time.server_ms()
 
     def watch(self, key: str, changed: Callable[[], None]) -> Callable[[], None]:
         """See `MetadataStore.watch`."""

@@ -31,7 +31,7 @@ from engine.access.owners import may_read
 from engine.access.principal import Principal
 from engine.errors import AccessRefused, EngineError, VersionConflict
 from engine.metadata.bookies import AVAILABLE
-from engine.metadata.contract import MetadataStore, Page, Versioned
+from engine.metadata.contract import MetadataStore, Page, ServerClock, Versioned
 from engine.metadata.ledgers import HIDDEN_HASH, LEDGERS, decode_metadata, encode_metadata
 from engine.metadata.passed_on import PassedOn
 
@@ -132,6 +132,11 @@ class PermittedStore:
         await self._caller.now()
         await self._store.sync()
 
+    async def server_ms(self) -> int | None:
+        """See `ServerClock.server_ms`."""
+        await self._caller.now()
+        return await self._store.server_ms() if isinstance(self._store, ServerClock) else None
+
     def watch(self, key: str, changed: Callable[[], None]) -> Callable[[], None]:
         """See `MetadataStore.watch`. A watch on a key that the caller may not read never fires."""
         if self._is_admin and self._caller.principal.admin:
@@ -230,9 +235,11 @@ LEDGER_RULES: Final[tuple[Rule, ...]] = (_bookies, _ledgers)
 LEDGER_LISTS: Final[dict[str, Names]] = {AVAILABLE: every_name}
 
 
-def reader_session(store: MetadataStore, caller: Caller) -> MetadataStore:
+def reader_session(
+    store: MetadataStore, caller: Caller, *, time: ServerClock | None = None
+) -> MetadataStore:
     """A session at a bookie. Parts of the cluster see everything, a reader what it may read."""
-    session = PassedOn(store)
+    session = PassedOn(store, time)
     if not caller.passing:
         return session
     return PermittedStore(session, caller, LEDGER_RULES, LEDGER_LISTS)

@@ -38,7 +38,7 @@ from engine.metadata.tree import check_key, check_value, numbers_of
 from engine.ports.clock import Clock
 from engine.transport.framed_client import ClientConnection
 from engine.transport.framed_settings import FramedSettings
-from engine.transport.frames import PAGES_MINOR, Frame, Kind
+from engine.transport.frames import CLOCK_MINOR, PAGES_MINOR, Frame, Kind
 from engine.transport.messages import decode, encode
 from engine.transport.security import NO_SECURITY, Security
 
@@ -189,6 +189,13 @@ class RemoteStore:
         """A number never given before."""
         check_key(counter)
         return _number(await self._call(messages.NextId(counter)))
+
+    async def server_ms(self) -> int | None:
+        """The wall clock of the cluster's metadata store; None if the server cannot ask for it."""
+        connection = self._connection
+        if connection is not None and connection.welcome.minor < CLOCK_MINOR:
+            return None
+        return (await self._call(messages.ServerTime())).number
 
     async def sync(self) -> None:
         """After it returns, reads see every write that had returned anywhere before."""

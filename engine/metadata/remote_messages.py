@@ -69,14 +69,18 @@ class Page(msgspec.Struct, frozen=True, array_like=True, tag=8):
     above: int
 
 
-Call = Get | Create | Set | Delete | Children | NextId | Sync | Page
+class ServerTime(msgspec.Struct, frozen=True, array_like=True, tag=9):
+    """`ServerClock.server_ms`."""
+
+
+Call = Get | Create | Set | Delete | Children | NextId | Sync | Page | ServerTime
 
 
 class Answer(msgspec.Struct, frozen=True, array_like=True):
     """What a call returns; a field that a call does not fill is None.
 
-    `number` is a version or an id; `numbers` are those of a page; `more` says that there are names
-    or numbers above the last one.
+    `number` is a version, an id or a time; `numbers` are those of a page; `more` says that there
+    are names or numbers above the last one.
     """
 
     number: int | None = None

@@ -11,7 +11,7 @@ import msgspec
 
 from engine.errors import FrameInvalid
 from engine.metadata import remote_messages as messages
-from engine.metadata.contract import MetadataStore
+from engine.metadata.contract import MetadataStore, ServerClock
 from engine.transport.messages import encode
 
 _decode: Final = msgspec.msgpack.Decoder(messages.Call).decode
@@ -54,4 +54,6 @@ async def _answer(store: MetadataStore, call: messages.Call) -> messages.Answer:
             return messages.Answer(await store.next_id(counter))
         case messages.Sync():
             await store.sync()
+        case messages.ServerTime() if isinstance(store, ServerClock):
+            return messages.Answer(await store.server_ms())
     return messages.Answer()

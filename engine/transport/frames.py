@@ -48,6 +48,8 @@ WIRE_MAJOR: Final = 1
 WIRE_MINOR: Final = 3
 PAGES_MINOR: Final = 3
 """From this minor version on, a metadata store can be asked for pages."""
+CLOCK_MINOR: Final = 3
+"""From this minor version on, a metadata store can be asked for the time of its server."""
 MAGIC: Final = b"HERDBOOK"
 HEADER_BYTES: Final = 28
 GREETING_BYTES_MAX: Final = 4096

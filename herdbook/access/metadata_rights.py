@@ -32,7 +32,7 @@ from engine.access.door import Caller
 from engine.access.principal import Principal
 from engine.errors import EngineError
 from engine.log.log_list import LOGS, decode_list, encode_list
-from engine.metadata.contract import MetadataStore
+from engine.metadata.contract import MetadataStore, ServerClock
 from engine.metadata.passed_on import PassedOn
 from engine.metadata.permitted import (
     LEDGER_LISTS,
@@ -56,9 +56,15 @@ LIST_BYTES_MAX: Final = 256 * 1024
 _CHECKPOINTS: Final = "/checkpoints"
 
 
-def metadata_for(store: MetadataStore, wall_ms: Callable[[], int], caller: Caller) -> MetadataStore:
-    """A session of the store with the rights of a caller."""
-    session = PassedOn(store)
+def metadata_for(
+    store: MetadataStore,
+    wall_ms: Callable[[], int],
+    caller: Caller,
+    *,
+    time: ServerClock | None = None,
+) -> MetadataStore:
+    """A session of the store with the rights of a caller. `time` tells the time of the store."""
+    session = PassedOn(store, time)
     if not caller.passing:
         return session
     return PermittedStore(

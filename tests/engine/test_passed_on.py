@@ -167,6 +167,23 @@ async def test_a_reader_sees_bookies_and_the_ledgers_that_it_may_read(tmp_path: 
         assert await own.get(f"{LEDGERS}/0") is not None
 
 
+async def test_a_client_of_a_server_hears_the_time_of_the_store(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def server_ms() -> int:
+        return 1_700_000_000_000
+
+    async with site(tmp_path) as made:
+        server = await made.serve("one")
+        server.store.server_ms = server_ms  # type: ignore[attr-defined]
+        async with reached(server) as store:
+            told_ms = await store.server_ms()
+            assert told_ms is not None and 0 <= told_ms - 1_700_000_000_000 < 60_000
+            monkeypatch.setattr("engine.metadata.remote.CLOCK_MINOR", 99)
+            monkeypatch.delattr("engine.metadata.remote_messages.ServerTime")
+            assert await store.server_ms() is None, "a server of an earlier version is not asked"
+
+
 async def test_a_session_sees_what_had_been_written_before_it_began(tmp_path: Path) -> None:
     async with site(tmp_path) as made:
         behind = Behind(made.tree.session())

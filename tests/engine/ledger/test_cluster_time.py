@@ -14,6 +14,7 @@ from engine.ledger.cluster_time import ASK_S, ClusterTime
 from engine.log import START, LogSettings, ReplicatedLog
 from engine.metadata.contract import MetadataStore
 from engine.metadata.memory import MemoryTree
+from engine.metadata.passed_on import PassedOn
 from engine.transport.inprocess import InProcessTransport
 from herd.checkpoint.record import CheckpointList
 from tests.broker.service.clocks import HandClock
@@ -102,6 +103,24 @@ async def test_nobody_decides_before_the_first_answer_has_come() -> None:
     server.silent = False
     answers = await asyncio.gather(*(time.earliest_ms() for _ in range(3)))
     assert answers == [NOW_MS] * 3 and server.asked == 2 and time.ahead_ms() == HOUR_MS
+
+
+async def test_clients_of_a_server_share_its_questions_to_the_store() -> None:
+    server, clock = Server(), HandClock(NOW_MS + HOUR_MS)
+    shared = ClusterTime(clock, server.session())
+    for _ in range(3):
+        behind = HandClock(NOW_MS - HOUR_MS)
+        time = ClusterTime(behind, PassedOn(server.session(), shared))
+        assert await time.latest_ms() == NOW_MS, "not by the client's clock, nor by the server's"
+        assert await time.earliest_ms() == behind.wall_ms()
+    assert server.asked == 1
+
+
+async def test_a_server_that_has_no_time_of_the_store_tells_none() -> None:
+    server, clock = Server(), HandClock(NOW_MS)
+    server.silent = True
+    for time in (ClusterTime(clock, server.session()), None):
+        assert await PassedOn(server.session(), time).server_ms() is None
 
 
 async def test_without_another_machine_the_own_clock_counts() -> None:

@@ -4,6 +4,7 @@ import asyncio
 import random
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, asynccontextmanager
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any, Final
@@ -25,6 +26,7 @@ from engine.errors import (
     NoSuchCluster,
     NoZooKeeper,
 )
+from engine.ledger.settings import ClientSettings
 from engine.metadata.contract import MetadataStore
 from engine.metadata.ledgers import encode_metadata
 from engine.metadata.memory import MemoryTree
@@ -45,7 +47,9 @@ from herd.wire.service import HerdService
 from herd.wire.settings import WireSettings
 from tests.broker.worker.looking import until
 from tests.engine.access.known_users import KEY, SECRET, KeptAudit, KnownUsers, user
+from tests.engine.metadata.proxy import proxy_to
 from tests.engine.metadata.test_ledgers import metadata
+from tests.engine.transport.certificates import Authority
 from tests.herd.wire.test_route import NodeOf
 from tests.herd.wire.wiring import embedded
 
@@ -197,6 +201,39 @@ async def test_a_client_continues_at_another_node_when_its_own_stops(tmp_path: P
             found = await store.get("/farm/cow")
             assert found is not None and found.value == b"moo"
             await store.set("/farm/cow", b"muh", 0)
+
+
+async def test_a_client_continues_at_another_node_when_its_own_stands_still(
+    tmp_path: Path,
+) -> None:
+    async with nodes(tmp_path) as made:
+        await made.start()
+        async with proxy_to(made.addresses.pop(0).removeprefix("tcp:")) as proxy:
+            settings = ClientSettings(metadata_timeout_ms=200)
+            url = f"herdbook://{proxy.hosts}"
+            async with connect(url, settings=settings, security=NODE) as client:
+                await client.store.create("/farm/cow", b"moo")
+                proxy.swallowing = True
+                async with asyncio.timeout(10):
+                    await going_on(client.store)
+                assert proxy.swallowed.is_set() and made.servers[1].connections
+
+
+async def test_over_tls_a_user_connects_without_a_certificate(tmp_path: Path) -> None:
+    authority = Authority(tmp_path, "company")
+    end = authority.sign("node")
+    node = Security(SECRET, end.certificate, end.private_key, authority.path)
+    ann = Security(authorities=authority.path, user="ann", password="ann's word")
+    async with nodes(tmp_path / "data", node) as made:
+        async with connect(made.url(), security=ann) as client:
+            assert await client.store.get("/bookies/one") is None
+        wrong = replace(ann, password="another word")
+        with pytest.raises(AccessRefused):
+            async with connect(made.url(), security=wrong):
+                pass
+        with pytest.raises(NoZooKeeper, match="TLS with matching authorities"):
+            async with connect(made.url(), security=ANN, zookeeper=BRIEF):
+                pass
 
 
 async def test_the_path_of_a_url_must_be_the_path_of_the_nodes(tmp_path: Path) -> None:

@@ -20,7 +20,7 @@ from engine.errors import AccessRefused, VersionConflict
 from engine.ledger.client import LedgerClient
 from engine.log.log_list import LogList, Pin, decode_list, encode_list
 from engine.log.position import Position
-from engine.metadata.contract import MetadataStore
+from engine.metadata.contract import MetadataStore, ServerClock
 from engine.metadata.ledgers import decode_metadata, encode_metadata
 from engine.metadata.memory import MemoryTree
 from herd.checkpoint.manifest import (
@@ -93,7 +93,7 @@ CALLS: Final[dict[str, Callable[[MetadataStore, str], Awaitable[Any]]]] = {
     "page": lambda store, key: store.page(key),
     "next_id": lambda store, key: store.next_id(key),
 }
-WITHOUT_A_KEY: Final = {"cluster_id", "sync", "watch", "watch_session", "close"}
+WITHOUT_A_KEY: Final = {"cluster_id", "sync", "server_ms", "watch", "watch_session", "close"}
 """What every session may do, and `watch`, which has a test of its own."""
 
 
@@ -158,7 +158,12 @@ async def made_tree() -> MemoryTree:
 
 
 def test_every_method_of_the_store_is_covered() -> None:
-    methods = {name for name, _ in inspect.getmembers(MetadataStore) if not name.startswith("_")}
+    methods = {
+        name
+        for contract in (MetadataStore, ServerClock)
+        for name, _ in inspect.getmembers(contract)
+        if not name.startswith("_")
+    }
     assert methods == CALLS.keys() | WITHOUT_A_KEY
 
 
