@@ -170,8 +170,37 @@ PASSING_ON_MUTANTS: Final = (
         "a read token opens metadata sessions alone",
         "herd/wire/framed_server.py",
         "        if self.caller.only_reads:\n"
-        '            raise AccessRefused("a read token is for reading from bookies: log in")\n',
+        '            raise AccessRefused("a read token opens no session of tables: log in")\n',
         "",
         by_test(_NODES_TESTS, "test_a_read_token_opens_no_session_of_tablespaces"),
+    ),
+    Mutant(
+        "a-node-that-stands-still-keeps-its-clients",
+        "a client leaves a server that sends nothing for as long as a metadata call may take",
+        "engine/connecting.py",
+        "                settings=wire,\n",
+        "",
+        by_test(_NODES_TESTS, "test_a_client_continues_at_another_node_when_its_own_stands_still"),
+    ),
+    Mutant(
+        "a-server-of-an-earlier-version-is-asked-for-the-time",
+        "a call that a server does not know ends the session, so its version is looked at first",
+        "engine/metadata/remote.py",
+        "connection.welcome.minor < CLOCK_MINOR",
+        "connection.welcome.minor < 0",
+        by_test(
+            "engine/test_passed_on.py", "test_a_client_of_a_server_hears_the_time_of_the_store"
+        ),
+    ),
+    Mutant(
+        "clients-of-a-server-know-their-own-clock-alone",
+        "a client whose clock is behind pins for as long as it says",
+        "engine/metadata/passed_on.py",
+        "return None if self._time is None else await self._time.server_ms()",
+        "return None",
+        by_test(
+            "engine/ledger/test_cluster_time.py",
+            "test_clients_of_a_server_share_its_questions_to_the_store",
+        ),
     ),
 )
