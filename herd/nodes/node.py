@@ -54,6 +54,8 @@ if TYPE_CHECKING:
 
 DEFAULT: Final = "default"
 _logger = logging.getLogger(__name__)
+_RETURN_MEMORY_S: Final = 10.0
+"""The least time between two returns of free memory: each may take some ten milliseconds."""
 
 
 class Node:
@@ -74,9 +76,11 @@ class Node:
         log: LogSettings | None = None,
         metrics: Metrics = NO_METRICS,
         query_pool: "QueryPool | None" = None,
+        return_memory: Callable[[], Awaitable[None]] | None = None,
     ) -> None:
         """`address` is where clients reach it, `host` what people call it. Without `workers` it
-        takes no checkpoints. `query_pool` runs all queries; without it each replica has threads."""
+        takes no checkpoints. `query_pool` runs all queries; without it each replica has threads.
+        `return_memory()` is called after replicas have ended."""
         self.node_id = node_id
         self.host = host
         self.address = address
@@ -98,6 +102,8 @@ class Node:
         self._log = log
         self._metrics = metrics
         self._query_pool = query_pool
+        self._return_memory = return_memory
+        self._memory_at_s = -_RETURN_MEMORY_S
         self._registration = Registration(client.store, node_id)
         self._registration.watch(self._woken.set)
         self._started_ms = client.clock.wall_ms()
@@ -106,7 +112,7 @@ class Node:
         """The uuids of suspended tablespaces that have a state here, as of so many changes."""
         self._ending: set[asyncio.Task[None]] = set()
         self._names_ending: dict[str, str] = {}  # by uuid
-        self._crowded = self._tidied = self._closed = False
+        self._crowded = self._tidied = self._closed = self._holds_free_memory = False
         self._running: asyncio.Task[None] | None = None
         self._end_gauges = self._watched(metrics)
 
@@ -291,6 +297,7 @@ class Node:
         await self.auditor.look()
         await self._suspend_the_idle()
         self._reconcile()
+        await self._return_free_memory()
 
     async def _make_default(self) -> None:
         """Create the tablespace `default` if it does not exist, unless the store is being restored.
@@ -380,6 +387,15 @@ class Node:
             with contextlib.suppress(DatabaseError):
                 self.outlook.know(name, await self.directory.change(name, _suspended))
 
+    async def _return_free_memory(self) -> None:
+        """Return the memory of ended replicas to the system, from time to time."""
+        now_s = self.client.clock.monotonic()
+        if self._return_memory is None or self._names_ending or not self._holds_free_memory:
+            return
+        if now_s - self._memory_at_s >= _RETURN_MEMORY_S:
+            self._holds_free_memory, self._memory_at_s = False, now_s
+            await self._return_memory()
+
     def _may_suspend(self, name: str, fact: SpaceFact, hosted: Hosted) -> bool:
         if name in self.settings.never_suspended or not hosted.idle:
             return False
@@ -444,6 +460,7 @@ class Node:
                 _logger.warning("tablespace %s: its state is left: %s", name, error)
             finally:
                 self._names_ending.pop(uuid, None)
+                self._holds_free_memory = True
                 self._woken.set()
 
         self._names_ending[uuid] = name

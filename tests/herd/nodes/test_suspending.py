@@ -1,6 +1,7 @@
 """Tablespaces that nobody uses are suspended, and run again for whoever asks."""
 
 import asyncio
+import itertools
 from dataclasses import replace
 
 from herd.errors import DatabaseError
@@ -73,6 +74,26 @@ def test_the_leader_of_a_suspended_tablespace_ends_after_the_other_replicas() ->
         assert leader.leads("farm")
         yard.loop.resume(slow.process)
         await suspended(yard)
+
+    in_yard(script)
+
+
+def test_a_node_returns_free_memory_after_replicas_have_ended_and_not_too_often() -> None:
+    async def script(yard: Yard) -> None:
+        await used_once(yard)
+        assert not any(one.returned_at_s for one in yard.machines.values())
+        await suspended(yard)
+        await yard.until(lambda: all(one.returned_at_s for one in yard.machines.values()))
+        await elapse(30)
+        assert all(len(one.returned_at_s) == 1 for one in yard.machines.values()), "nothing ended"
+        one = yard.machines["a"]
+        for _ in range(3):
+            await yard.commands.resume("farm")
+            await yard.replicas_on(*NODES)
+            await suspended(yard)
+        await yard.until(lambda: len(one.returned_at_s) > 2)
+        pauses_s = [late - early for early, late in itertools.pairwise(one.returned_at_s)]
+        assert min(pauses_s) >= 10
 
     in_yard(script)
 

@@ -103,6 +103,8 @@ class Machine:
     def __init__(self, yard: "Yard", name: str, settings: NodeSettings) -> None:
         self.name = name
         self.states = MemoryStates()
+        self.returned_at_s: list[float] = []
+        """When the node returned free memory."""
         self.settings = settings
         self._yard = yard
         self.alive = False
@@ -127,10 +129,15 @@ class Machine:
                 herd=HERD,
                 replica=REPLICA,
                 log=LOG,
+                return_memory=self._return_memory,
             )
             self.node.start()
         finally:
             yard.loop.current = before
+
+    async def _return_memory(self) -> None:
+        assert not self.node._names_ending
+        self.returned_at_s.append(self._yard.loop.now)
 
     def kill(self) -> None:
         """`kill -9`."""
