@@ -46,7 +46,7 @@ from blobit.errors import (
 )
 from blobit.garbage_scope import in_batches
 from blobit.naming import is_of_pool
-from blobit.rows import told
+from blobit.rows import Rows, told
 from blobit.tables import (
     PRIMARY,
     BucketInfo,
@@ -498,20 +498,37 @@ class _Mover:
         opened_row = await source.get("open_buckets", (bucket_id,))
         if opened_row is not None:
             await self._write(self._target, {("open_buckets", (bucket_id,)): opened_row})
-        uploads: dict[str, None] = {}
         own = (bucket_id,)
-        for rows in (source, target):
-            uploads |= {
-                row["upload_id"]: None async for row in rows.scan("uploads", first=own, last=own)
-            }
-        for table in _PREFIXED:
+        for table in ("objects", "expiries"):
             scans = [rows.scan(table, first=own, last=own) for rows in (source, target)]
             count += await self._level(table, *scans)
-        for upload_id in uploads:
+        return count + await self._copy_uploads()
+
+    async def _copy_uploads(self) -> int:
+        """Copy the uploads and their parts; returns how many rows differed.
+
+        Parts are found through their upload. So its row is added before them and removed after
+        them: if this is interrupted, no parts are left that nobody finds.
+        """
+        source, target = self._source.committer.rows, self._target.committer.rows
+        own = (self._bucket_id,)
+
+        def uploads(rows: Rows) -> AsyncIterator[Row]:
+            return rows.scan("uploads", first=own, last=own)
+
+        count = await self._level("uploads", uploads(source), uploads(target), adding=True)
+        here = {row["upload_id"] async for row in uploads(source)}
+        there = {row["upload_id"]: row async for row in uploads(target)}
+        for upload_id in there:
             part = (upload_id,)
-            scans = [rows.scan("upload_parts", first=part, last=part) for rows in (source, target)]
-            count += await self._level("upload_parts", *scans)
-        return count
+            parts = source.scan("upload_parts", first=part, last=part)
+            count += await self._level(
+                "upload_parts",
+                parts if upload_id in here else _each(()),
+                target.scan("upload_parts", first=part, last=part),
+            )
+        ended = [row for upload_id, row in there.items() if upload_id not in here]
+        return count + await self._level("uploads", _each(()), _each(ended))
 
     async def _level_refs(self, ledger_id: int, *, last: bool) -> int:
         """What holds ranges of one ledger."""

@@ -308,6 +308,40 @@ async def test_a_move_that_is_cut_short_anywhere_is_finished_by_who_waits_for_it
         assert (await far.usage()).objects == len(wanted)
 
 
+async def test_an_upload_that_ends_while_its_bucket_moves_leaves_no_parts_anywhere(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(moving, "STILL_S", 0.02)
+
+    async def stop(self: Any) -> None:
+        raise _Cut
+
+    async with clustered(tmp_path, EAGER) as store, store.another(EAGER) as other:
+        step, cut = 0, True
+        while cut:
+            step += 1
+            bucket = await store.blobs.create_bucket(f"cows-{step}")
+            upload = await bucket.create_upload("parts")
+            await bucket.put_part(upload, 1, body(120))
+            with pytest.MonkeyPatch.context() as patch, pytest.raises(_Cut):
+                patch.setattr(moving._Mover, "_freeze", stop)
+                await store.blobs.move_bucket(bucket.name)
+            target = await store.blobs.rows(SECOND)
+            assert [row["number"] async for row in target.scan("upload_parts")] == [1]
+            await bucket.abort_upload(upload)
+            with pytest.MonkeyPatch.context() as patch:
+                cut_at(patch, step)
+                try:
+                    await other.moves.finish(bucket.bucket_id)
+                    cut = False
+                except _Cut:
+                    await store.blobs.moves.finish(bucket.bucket_id)
+            for tablespace in (FIRST, SECOND):
+                rows = await store.blobs.rows(tablespace)
+                assert not [row async for row in rows.scan("upload_parts")], step
+        assert step > 10
+
+
 async def test_a_mover_that_wakes_up_late_changes_nothing(tmp_path: Path) -> None:
     async with clustered(tmp_path, EAGER) as store, store.another(EAGER) as other:
         bucket = await filled(store)

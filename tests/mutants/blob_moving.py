@@ -114,4 +114,15 @@ BLOB_MOVING_MUTANTS: Final = (
             "test_a_mover_that_wakes_up_after_the_bucket_is_gone_leaves_nothing",
         ),
     ),
+    Mutant(
+        "the-row-of-an-upload-goes-before-its-parts",
+        "a mover that is cut short leaves no parts without the row of their upload",
+        "blobit/moving.py",
+        'count = await self._level("uploads", uploads(source), uploads(target), adding=True)',
+        'count = await self._level("uploads", uploads(source), uploads(target))',
+        by_test(
+            "blobit/test_moving.py",
+            "test_an_upload_that_ends_while_its_bucket_moves_leaves_no_parts_anywhere",
+        ),
+    ),
 )
