@@ -95,13 +95,9 @@ class Node:
         drawn = f"{node_id}-{client.rng.getrandbits(64):016x}"
         self.auditor = SpaceAuditor(client, self.directory, self.outlook, self.settings, drawn)
         self.commands = SpaceCommands(client.store, client.clock, client.rng)
-        self._states = states
-        self._workers = workers
-        self._herd = herd
-        self._replica = replica
-        self._log = log
-        self._metrics = metrics
-        self._query_pool = query_pool
+        self._states, self._workers = states, workers
+        self._herd, self._replica, self._log = herd, replica, log
+        self._metrics, self._query_pool = metrics, query_pool
         self._return_memory = return_memory
         self._memory_at_s = -_RETURN_MEMORY_S
         self._registration = Registration(client.store, node_id)

@@ -32,12 +32,10 @@ print((before - held()) * 1024)
 """
 
 
-@pytest.mark.skipif(
-    not hasattr(ctypes.CDLL(None), "malloc_trim"), reason="the C library is not glibc"
-)
 def test_what_was_freed_below_a_block_in_use_is_returned() -> None:
     done = subprocess.run([sys.executable, "-c", FREED], capture_output=True, text=True, check=True)
-    assert int(done.stdout) > 50 * MIB
+    is_glibc = hasattr(ctypes.CDLL(None), "malloc_trim")
+    assert int(done.stdout) > 50 * MIB or not is_glibc
 
 
 def test_nothing_happens_where_the_c_library_cannot(monkeypatch: pytest.MonkeyPatch) -> None:
