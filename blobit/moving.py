@@ -507,8 +507,8 @@ class _Mover:
     async def _copy_uploads(self) -> int:
         """Copy the uploads and their parts; returns how many rows differed.
 
-        Parts are found through their upload. So its row is added before them and removed after
-        them: if this is interrupted, no parts are left that nobody finds.
+        Parts can be found only through their upload's row, so the row is added before the parts
+        and removed after them. An interruption never leaves parts that nothing leads to.
         """
         source, target = self._source.committer.rows, self._target.committer.rows
         own = (self._bucket_id,)
@@ -517,18 +517,32 @@ class _Mover:
             return rows.scan("uploads", first=own, last=own)
 
         count = await self._level("uploads", uploads(source), uploads(target), adding=True)
-        here = {row["upload_id"] async for row in uploads(source)}
-        there = {row["upload_id"]: row async for row in uploads(target)}
+        here = set(await self._upload_ids(uploads(source)))
+        there = await self._upload_ids(uploads(target))
         for upload_id in there:
             part = (upload_id,)
             parts = source.scan("upload_parts", first=part, last=part)
             count += await self._level(
                 "upload_parts",
+                # An upload that is removed below gets no parts, even if there is a new one with
+                # the same id by now.
                 parts if upload_id in here else _each(()),
                 target.scan("upload_parts", first=part, last=part),
             )
-        ended = [row for upload_id, row in there.items() if upload_id not in here]
-        return count + await self._level("uploads", _each(()), _each(ended))
+        gone: Iterable[Row] = (
+            {"bucket_id": self._bucket_id, "upload_id": upload_id}
+            for upload_id in there
+            if upload_id not in here
+        )
+        return count + await self._level("uploads", _each(()), _each(gone))
+
+    async def _upload_ids(self, uploads: AsyncIterator[Row]) -> list[str]:
+        found: list[str] = []
+        async for row in uploads:
+            if len(found) % _LOOKED_AT_ONCE == 0:
+                await self._show_life()
+            found.append(row["upload_id"])
+        return found
 
     async def _level_refs(self, ledger_id: int, *, last: bool) -> int:
         """What holds ranges of one ledger."""

@@ -64,6 +64,7 @@ if TYPE_CHECKING:
 
 _logger = logging.getLogger(__name__)
 _GREETING_MS: Final = 2_000
+_PING_MS_MAX: Final = 5_000
 _SERVERS_MAX: Final = 100
 Wire = Literal["framed", "grpc"]
 Dial = Callable[[Registration], Awaitable[Bookie]]
@@ -274,9 +275,8 @@ class _Servers:
         from engine.metadata.remote import RemoteStore
         from engine.transport.framed_settings import FramedSettings
 
-        # A server answers each call within this time, if only with an error. One that sends
-        # nothing for so long stands still, and the next one is used.
-        wire = FramedSettings(request_timeout_ms=settings.metadata_timeout_ms)
+        # This is also how long a server that hangs has for the answer to a ping.
+        wire = FramedSettings(connect_timeout_ms=min(_PING_MS_MAX, settings.metadata_timeout_ms))
         async with asyncio.timeout(settings.metadata_timeout_ms / 1000):
             return await RemoteStore.open(
                 self._find,

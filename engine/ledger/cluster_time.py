@@ -9,6 +9,8 @@ Invariants:
 - By a single wrong clock, of a machine or of the server, nothing is over before its time.
 - The server is asked when somebody wants to know, at most once a minute. In between its time goes
   on with the monotonic clock, so a clock that is set meanwhile is noticed at once.
+- A known time is only replaced by a newer one. While there is none, the server is asked at most
+  once a second, however many callers wait for it and whether or not they are cancelled.
 - Where no other machine can be asked, this machine's clock alone counts.
 """
 
@@ -17,13 +19,15 @@ import logging
 import math
 from typing import Final
 
-from engine.errors import MetadataUnavailable
+from engine.errors import AccessRefused, MetadataUnavailable
 from engine.expiry import CLOCK_DIFFERENCE_MS
 from engine.metadata.contract import MetadataStore, ServerClock
 from engine.ports.clock import Clock
 
 ASK_S: Final = 60.0
 """How long an answer of the server counts."""
+_AGAIN_S: Final = 1.0
+"""The pause after a question without an answer, as long as there has been none."""
 
 _logger: Final = logging.getLogger(__name__)
 
@@ -35,7 +39,10 @@ class ClusterTime:
         self.clock = clock
         self._store = store
         self._asking = asyncio.Lock()
-        self._asked_s = -math.inf
+        self._due_s = -math.inf
+        """When the server is to be asked again, by the monotonic clock."""
+        self._silent = False
+        """Whether it did not answer the last question."""
         self._server_ms: float | None = None
         """The server's time when the monotonic clock was at 0."""
         self._told_ms = 0
@@ -55,9 +62,14 @@ class ClusterTime:
         return round(self.clock.wall_ms() - self._server_ms - self.clock.monotonic() * 1000)
 
     async def server_ms(self) -> int | None:
-        """The time by the server's clock; None if there is no answer yet, or no server to ask."""
+        """The time by the server's clock; None if no other machine can be asked.
+
+        Raises `MetadataUnavailable` if the server has not answered yet.
+        """
         await self._ask_if_due()
         if self._server_ms is None:
+            if self._silent:
+                raise MetadataUnavailable("the metadata store has not told its time yet")
             return None
         return round(self._server_ms + self.clock.monotonic() * 1000)
 
@@ -80,19 +92,23 @@ class ClusterTime:
 
     async def _ask_if_due(self) -> None:
         async with self._asking:
-            if self.clock.monotonic() - self._asked_s >= ASK_S:
+            if self.clock.monotonic() >= self._due_s:
                 await self._ask()
 
     async def _ask(self) -> None:
-        before_s = self._asked_s = self.clock.monotonic()
-        if not isinstance(self._store, ServerClock):
-            return
-        try:
-            server_ms: int | None = await self._store.server_ms()
-        except MetadataUnavailable:
-            # The last answer still holds, as well as the monotonic clock goes.
-            if self._server_ms is None:
-                self._asked_s = before_s - ASK_S
-            return
-        after_s = self.clock.monotonic()
-        self._server_ms = None if server_ms is None else server_ms - (before_s + after_s) * 500
+        before_s = self.clock.monotonic()
+        if isinstance(self._store, ServerClock):
+            # It stays like this if the question has no answer, or its caller is cancelled.
+            self._silent, self._due_s = True, before_s + _AGAIN_S
+            try:
+                server_ms = await self._store.server_ms()
+            except (MetadataUnavailable, AccessRefused):
+                # A former answer still holds, as well as the monotonic clock goes.
+                if self._server_ms is not None:
+                    self._due_s = before_s + ASK_S
+                return
+            self._silent = False
+            if server_ms is not None:
+                after_s = self.clock.monotonic()
+                self._server_ms = server_ms - (before_s + after_s) * 500
+        self._due_s = before_s + ASK_S

@@ -117,7 +117,7 @@ async def pages(store: MetadataStore, prefix: str, above: int = -1) -> AsyncIter
 
 @runtime_checkable
 class ServerClock(Protocol):
-    """A store whose server may be another machine and reports its time."""
+    """A store that may run on another machine and can report that machine's time."""
 
     async def server_ms(self) -> int | None:
         """The server's wall clock, in milliseconds; None if no other machine can be asked.

@@ -6,8 +6,8 @@ ZooKeeper.
 Invariants:
 - Nothing rests on such a session: it has no ephemeral keys, and its end takes no key away.
 - Its watches end with it.
-- However many sessions ask for the time, the store is asked no more often than the server itself
-  asks it.
+- However many sessions ask for the time, the store is asked at most once a minute, or once a second
+  as long as it has not answered.
 - It sees every write that had returned, at any server, before the session began. A client that
   comes from another server never sees an older state than it saw there.
 """

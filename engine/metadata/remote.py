@@ -8,6 +8,8 @@ Invariants:
   timeout, the read raises `MetadataUnavailable`.
 - A call whose connection is lost raises `MetadataUnavailable`: a write may have happened. A call
   that the server does not allow raises `AccessRefused`.
+- A store that does not give up leaves a server that hangs: if a call had no answer when its caller
+  was cancelled, the server has to answer a ping within the time that connecting may take.
 - Watches outlive a connection. Each fires once after a new session begins, since anything may have
   changed in between.
 - One store only ever reaches one cluster.
@@ -38,7 +40,7 @@ from engine.metadata.tree import check_key, check_value, numbers_of
 from engine.ports.clock import Clock
 from engine.transport.framed_client import ClientConnection
 from engine.transport.framed_settings import FramedSettings
-from engine.transport.frames import CLOCK_MINOR, PAGES_MINOR, Frame, Kind
+from engine.transport.frames import CLOCK_MINOR, PAGES_MINOR, PING_MINOR, Frame, Kind
 from engine.transport.messages import decode, encode
 from engine.transport.security import NO_SECURITY, Security
 
@@ -85,6 +87,7 @@ class RemoteStore:
         self._welcomed = welcomed
         self._connection: ClientConnection | None = None
         self._reconnecting: asyncio.Task[None] | None = None
+        self._pinging: asyncio.Task[None] | None = None
         self._watches: dict[int, tuple[str, Callable[[], None]]] = {}
         self._due: set[int] = set()
         self._losses = Losses()
@@ -191,7 +194,8 @@ class RemoteStore:
         return _number(await self._call(messages.NextId(counter)))
 
     async def server_ms(self) -> int | None:
-        """The wall clock of the cluster's metadata store; None if the server cannot ask for it."""
+        """The wall clock of the store's server; None if this server is too old to be asked, or if
+        no other machine can be."""
         connection = self._connection
         if connection is not None and connection.welcome.minor < CLOCK_MINOR:
             return None
@@ -223,8 +227,9 @@ class RemoteStore:
         """End the session. May be called twice."""
         self._closed = True
         self._watches.clear()
-        if self._reconnecting is not None:
-            self._reconnecting.cancel()
+        for task in (self._reconnecting, self._pinging):
+            if task is not None:
+                task.cancel()
         connection, self._connection = self._connection, None
         if connection is not None and not connection.over:
             ended: asyncio.Future[None] = self._loop.create_future()
@@ -247,6 +252,9 @@ class RemoteStore:
             else:
                 frame = await connection.call(Kind.METADATA, encode(call))
             return decode(frame.head, messages.Answer)
+        except asyncio.CancelledError:
+            self._check(connection)
+            raise
         except AccessRefused:
             raise
         except (BookieUnavailable, Overloaded) as error:
@@ -254,6 +262,24 @@ class RemoteStore:
         except FrameInvalid as error:
             connection.abort(error)
             raise MetadataUnavailable(str(error)) from error
+
+    def _check(self, connection: ClientConnection) -> None:
+        """Leave the server if it hangs."""
+        answers = connection.welcome.minor >= PING_MINOR and not connection.over
+        if answers and self._pinging is None and not (self._gives_up or self._closed):
+            self._pinging = self._loop.create_task(self._ping(connection))
+
+    async def _ping(self, connection: ClientConnection) -> None:
+        try:
+            async with asyncio.timeout(self._settings.connect_timeout_ms / 1000):
+                await connection.call(Kind.METADATA, encode(messages.Ping()))
+        except TimeoutError:
+            connection.abort(BookieUnavailable(f"{connection.address} does not answer"))
+        except EngineError:
+            # This is an answer, too, or the connection is already lost.
+            pass
+        finally:
+            self._pinging = None
 
     async def _connect(self) -> None:
         connection = await ClientConnection.dial(

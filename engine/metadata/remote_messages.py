@@ -73,7 +73,11 @@ class ServerTime(msgspec.Struct, frozen=True, array_like=True, tag=9):
     """`ServerClock.server_ms`."""
 
 
-Call = Get | Create | Set | Delete | Children | NextId | Sync | Page | ServerTime
+class Ping(msgspec.Struct, frozen=True, array_like=True, tag=10):
+    """Answered at once, without the store: the server is alive."""
+
+
+Call = Get | Create | Set | Delete | Children | NextId | Sync | Page | ServerTime | Ping
 
 
 class Answer(msgspec.Struct, frozen=True, array_like=True):

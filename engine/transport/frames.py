@@ -49,7 +49,9 @@ WIRE_MINOR: Final = 3
 PAGES_MINOR: Final = 3
 """From this minor version on, a metadata store can be asked for pages."""
 CLOCK_MINOR: Final = 3
-"""From this minor version on, a metadata store can be asked for the time of its server."""
+"""From this minor version on, clients can ask for the time of the metadata store's server."""
+PING_MINOR: Final = 3
+"""From this minor version on, a server of metadata answers a ping."""
 MAGIC: Final = b"HERDBOOK"
 HEADER_BYTES: Final = 28
 GREETING_BYTES_MAX: Final = 4096

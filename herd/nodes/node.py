@@ -54,8 +54,8 @@ if TYPE_CHECKING:
 
 DEFAULT: Final = "default"
 _logger = logging.getLogger(__name__)
-_RETURN_MEMORY_S: Final = 10.0
-"""The least time between two returns of free memory: each may take some ten milliseconds."""
+_RETURN_MEMORY_S: Final = 60.0
+"""The minimum time between two returns of free memory; each may take tens of milliseconds."""
 
 
 class Node:
@@ -106,7 +106,7 @@ class Node:
         self._hosted: dict[str, Hosted] = {}
         self._suspended, self._seen_changes = dict[str, str](), -1
         """The uuids of suspended tablespaces that have a state here, as of so many changes."""
-        self._ending: set[asyncio.Task[None]] = set()
+        self._ending: set[asyncio.Future[None]] = set()
         self._names_ending: dict[str, str] = {}  # by uuid
         self._crowded = self._tidied = self._closed = self._holds_free_memory = False
         self._running: asyncio.Task[None] | None = None
@@ -293,7 +293,7 @@ class Node:
         await self.auditor.look()
         await self._suspend_the_idle()
         self._reconcile()
-        await self._return_free_memory()
+        self._return_free_memory()
 
     async def _make_default(self) -> None:
         """Create the tablespace `default` if it does not exist, unless the store is being restored.
@@ -383,14 +383,14 @@ class Node:
             with contextlib.suppress(DatabaseError):
                 self.outlook.know(name, await self.directory.change(name, _suspended))
 
-    async def _return_free_memory(self) -> None:
-        """Return the memory of ended replicas to the system, from time to time."""
+    def _return_free_memory(self) -> None:
+        """Begin to return the memory of replicas that have ended, at most once a minute."""
         now_s = self.client.clock.monotonic()
         if self._return_memory is None or self._names_ending or not self._holds_free_memory:
             return
         if now_s - self._memory_at_s >= _RETURN_MEMORY_S:
             self._holds_free_memory, self._memory_at_s = False, now_s
-            await self._return_memory()
+            self._keep(asyncio.ensure_future(self._return_memory()))
 
     def _may_suspend(self, name: str, fact: SpaceFact, hosted: Hosted) -> bool:
         if name in self.settings.never_suspended or not hosted.idle:
@@ -460,7 +460,10 @@ class Node:
                 self._woken.set()
 
         self._names_ending[uuid] = name
-        task = asyncio.create_task(end())
+        self._keep(asyncio.create_task(end()))
+
+    def _keep(self, task: asyncio.Future[None]) -> None:
+        """Keep a task until it has ended; the node does not close before."""
         self._ending.add(task)
         task.add_done_callback(self._ending.discard)
 

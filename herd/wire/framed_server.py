@@ -163,7 +163,7 @@ class SessionConnection(ServedCalls):
         if options.get(SESSION):
             return self._welcome_to_metadata()
         if self.caller.only_reads:
-            raise AccessRefused("a read token opens no session of tables: log in")
+            raise AccessRefused("a read token cannot open a session for tables: log in")
         major = _major_of(options)
         if major > FORMAT_MAJOR:
             raise FormatTooNew(f"the client's calls are of format {major}, here of {FORMAT_MAJOR}")

@@ -63,7 +63,7 @@ def metadata_for(
     *,
     time: ServerClock | None = None,
 ) -> MetadataStore:
-    """A session of the store with the rights of a caller. `time` tells the time of the store."""
+    """A session of the store with the rights of a caller. `time` knows the store's time."""
     session = PassedOn(store, time)
     if not caller.passing:
         return session

@@ -167,7 +167,7 @@ async def test_a_reader_sees_bookies_and_the_ledgers_that_it_may_read(tmp_path: 
         assert await own.get(f"{LEDGERS}/0") is not None
 
 
-async def test_a_client_of_a_server_hears_the_time_of_the_store(
+async def test_a_client_of_a_server_learns_the_time_of_the_store(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async def server_ms() -> int:

@@ -116,7 +116,7 @@ BLOB_MOVING_MUTANTS: Final = (
     ),
     Mutant(
         "the-row-of-an-upload-goes-before-its-parts",
-        "a mover that is cut short leaves no parts without the row of their upload",
+        "an interrupted mover leaves no parts without their upload's row",
         "blobit/moving.py",
         'count = await self._level("uploads", uploads(source), uploads(target), adding=True)',
         'count = await self._level("uploads", uploads(source), uploads(target))',

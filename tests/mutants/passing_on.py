@@ -170,37 +170,63 @@ PASSING_ON_MUTANTS: Final = (
         "a read token opens metadata sessions alone",
         "herd/wire/framed_server.py",
         "        if self.caller.only_reads:\n"
-        '            raise AccessRefused("a read token opens no session of tables: log in")\n',
+        "            raise AccessRefused("
+        '"a read token cannot open a session for tables: log in")\n',
         "",
         by_test(_NODES_TESTS, "test_a_read_token_opens_no_session_of_tablespaces"),
     ),
     Mutant(
-        "a-node-that-stands-still-keeps-its-clients",
-        "a client leaves a server that sends nothing for as long as a metadata call may take",
-        "engine/connecting.py",
-        "                settings=wire,\n",
+        "a-node-that-hangs-keeps-its-clients",
+        "a client leaves a server that does not answer a ping after a call without an answer",
+        "engine/metadata/remote.py",
+        "            self._check(connection)\n",
         "",
-        by_test(_NODES_TESTS, "test_a_client_continues_at_another_node_when_its_own_stands_still"),
+        by_test(_NODES_TESTS, "test_a_client_continues_at_another_node_when_its_own_hangs"),
     ),
     Mutant(
         "a-server-of-an-earlier-version-is-asked-for-the-time",
-        "a call that a server does not know ends the session, so its version is looked at first",
+        "a call that a server does not know ends the session: its version is checked first",
         "engine/metadata/remote.py",
         "connection.welcome.minor < CLOCK_MINOR",
         "connection.welcome.minor < 0",
         by_test(
-            "engine/test_passed_on.py", "test_a_client_of_a_server_hears_the_time_of_the_store"
+            "engine/test_passed_on.py", "test_a_client_of_a_server_learns_the_time_of_the_store"
         ),
     ),
     Mutant(
-        "clients-of-a-server-know-their-own-clock-alone",
-        "a client whose clock is behind pins for as long as it says",
+        "clients-of-a-server-know-only-their-own-clock",
+        "a pin by a client with a slow clock lasts as long as it asked",
         "engine/metadata/passed_on.py",
         "return None if self._time is None else await self._time.server_ms()",
         "return None",
         by_test(
             "engine/ledger/test_cluster_time.py",
-            "test_clients_of_a_server_share_its_questions_to_the_store",
+            "test_clients_of_a_server_share_its_requests_to_the_store",
+        ),
+    ),
+    Mutant(
+        "a-question-that-was-cancelled-counts-for-a-minute",
+        "a client that goes in the middle takes the time from nobody",
+        "engine/ledger/cluster_time.py",
+        "self._silent, self._due_s = True, before_s + _AGAIN_S",
+        "self._silent, self._due_s = True, before_s + ASK_S",
+        by_test(
+            "engine/ledger/test_cluster_time.py",
+            "test_a_client_that_goes_in_the_middle_takes_the_time_from_nobody",
+        ),
+    ),
+    Mutant(
+        "an-unknown-time-replaces-a-known-one",
+        "a known time is only replaced by a newer one",
+        "engine/ledger/cluster_time.py",
+        "            if server_ms is not None:\n"
+        "                after_s = self.clock.monotonic()\n"
+        "                self._server_ms = server_ms - (before_s + after_s) * 500\n",
+        "            after_s = self.clock.monotonic()\n"
+        "            self._server_ms = server_ms and server_ms - (before_s + after_s) * 500\n",
+        by_test(
+            "engine/ledger/test_cluster_time.py",
+            "test_a_server_that_does_not_know_the_stores_time_replaces_no_known_time",
         ),
     ),
 )

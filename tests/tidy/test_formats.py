@@ -140,7 +140,7 @@ def test_the_number_of_facts_about_a_ledger_is_that_of_the_description() -> None
 
 
 def test_metadata_calls_are_numbered_as_listed() -> None:
-    listed = re.findall(r"(\d) (\w+)", FORMATS.split("**Metadata calls**")[1].split("\n\n")[0])
+    listed = re.findall(r"(\d+) (\w+)", FORMATS.split("**Metadata calls**")[1].split("\n\n")[0])
     calls = typing.get_args(remote_messages.Call)
     tags = {str(call.__struct_config__.tag): call.__name__.lower() for call in calls}
     assert {number: name.replace("_", "") for number, name in listed} == tags

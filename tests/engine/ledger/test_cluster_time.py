@@ -31,7 +31,9 @@ class Server:
     def __init__(self) -> None:
         self.clock = HandClock(NOW_MS)
         self.asked = 0
-        self.silent = False
+        self.silent = self.unknown = False
+        self.answering = asyncio.Event()
+        self.answering.set()
         self.tree = MemoryTree("c")
 
     def session(self) -> MetadataStore:
@@ -40,8 +42,11 @@ class Server:
         found: MetadataStore = session
         return found
 
-    async def _server_ms(self) -> int:
+    async def _server_ms(self) -> int | None:
         self.asked += 1
+        await self.answering.wait()
+        if self.unknown:
+            return None
         if self.silent:
             raise MetadataUnavailable("silent")
         return self.clock.wall_ms()
@@ -101,26 +106,67 @@ async def test_nobody_decides_before_the_first_answer_has_come() -> None:
     server.silent = True
     assert await time.earliest_ms() == clock.wall, "there is nothing else to go by"
     server.silent = False
+    for each in (clock, server.clock):
+        each.pass_s(1)
     answers = await asyncio.gather(*(time.earliest_ms() for _ in range(3)))
-    assert answers == [NOW_MS] * 3 and server.asked == 2 and time.ahead_ms() == HOUR_MS
+    assert answers == [NOW_MS + 1_000] * 3 and server.asked == 2 and time.ahead_ms() == HOUR_MS
 
 
-async def test_clients_of_a_server_share_its_questions_to_the_store() -> None:
+async def test_clients_of_a_server_share_its_requests_to_the_store() -> None:
     server, clock = Server(), HandClock(NOW_MS + HOUR_MS)
     shared = ClusterTime(clock, server.session())
     for _ in range(3):
         behind = HandClock(NOW_MS - HOUR_MS)
         time = ClusterTime(behind, PassedOn(server.session(), shared))
-        assert await time.latest_ms() == NOW_MS, "not by the client's clock, nor by the server's"
+        assert await time.latest_ms() == NOW_MS, (
+            "by the store's clock, not by the client's or the node's"
+        )
         assert await time.earliest_ms() == behind.wall_ms()
     assert server.asked == 1
 
 
-async def test_a_server_that_has_no_time_of_the_store_tells_none() -> None:
+async def test_a_silent_store_is_asked_once_a_second_however_many_clients_wait() -> None:
     server, clock = Server(), HandClock(NOW_MS)
     server.silent = True
-    for time in (ClusterTime(clock, server.session()), None):
-        assert await PassedOn(server.session(), time).server_ms() is None
+    shared = ClusterTime(clock, server.session())
+    sessions = [PassedOn(server.session(), shared) for _ in range(9)]
+    for asked in (1, 2):
+        calls = (session.server_ms() for session in sessions)
+        answers = await asyncio.gather(*calls, return_exceptions=True)
+        assert {type(answer) for answer in answers} == {MetadataUnavailable}
+        assert server.asked == asked
+        clock.pass_s(1)
+
+
+async def test_a_client_that_goes_in_the_middle_takes_the_time_from_nobody() -> None:
+    server, clock = Server(), HandClock(NOW_MS)
+    server.answering.clear()
+    time = ClusterTime(clock, server.session())
+    first = asyncio.create_task(time.server_ms())
+    await asyncio.sleep(0)
+    second = asyncio.create_task(time.server_ms())
+    await asyncio.sleep(0)
+    first.cancel()
+    server.answering.set()
+    await asyncio.gather(first, second, return_exceptions=True)
+    for each in (clock, server.clock):
+        each.pass_s(1)
+    assert await time.server_ms() == NOW_MS + 1_000
+
+
+async def test_a_server_that_does_not_know_the_stores_time_replaces_no_known_time() -> None:
+    server, clock = Server(), HandClock(NOW_MS + HOUR_MS)
+    session = server.session()
+    time = ClusterTime(clock, session)
+    assert await time.earliest_ms() == NOW_MS
+    server.unknown = True
+    for each in (clock, server.clock):
+        each.pass_s(ASK_S)
+    assert await time.earliest_ms() == server.clock.wall_ms() and server.asked == 2
+
+
+async def test_a_session_without_a_clock_knows_no_time() -> None:
+    assert await PassedOn(MemoryTree("c").session()).server_ms() is None
 
 
 async def test_without_another_machine_the_own_clock_counts() -> None:

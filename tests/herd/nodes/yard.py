@@ -105,6 +105,8 @@ class Machine:
         self.states = MemoryStates()
         self.returned_at_s: list[float] = []
         """When the node returned free memory."""
+        self.returned_early = False
+        """Whether it did so while a replica was ending."""
         self.settings = settings
         self._yard = yard
         self.alive = False
@@ -136,7 +138,7 @@ class Machine:
             yard.loop.current = before
 
     async def _return_memory(self) -> None:
-        assert not self.node._names_ending
+        self.returned_early |= bool(self.node._names_ending)
         self.returned_at_s.append(self._yard.loop.now)
 
     def kill(self) -> None:

@@ -203,20 +203,50 @@ async def test_a_client_continues_at_another_node_when_its_own_stops(tmp_path: P
             await store.set("/farm/cow", b"muh", 0)
 
 
-async def test_a_client_continues_at_another_node_when_its_own_stands_still(
-    tmp_path: Path,
+@pytest.mark.parametrize("call", ["get", "create"])
+async def test_a_client_continues_at_another_node_when_its_own_hangs(
+    tmp_path: Path, call: str
 ) -> None:
     async with nodes(tmp_path) as made:
         await made.start()
         async with proxy_to(made.addresses.pop(0).removeprefix("tcp:")) as proxy:
-            settings = ClientSettings(metadata_timeout_ms=200)
+            settings = ClientSettings(metadata_timeout_ms=1_000)
             url = f"herdbook://{proxy.hosts}"
             async with connect(url, settings=settings, security=NODE) as client:
                 await client.store.create("/farm/cow", b"moo")
+                assert not made.servers[1].connections
                 proxy.swallowing = True
-                async with asyncio.timeout(10):
-                    await going_on(client.store)
-                assert proxy.swallowed.is_set() and made.servers[1].connections
+                with pytest.raises(MetadataUnavailable):
+                    await (
+                        client.store.get("/farm/cow")
+                        if call == "get"
+                        else client.store.create("/farm/pig", b"oink")
+                    )
+                await until(lambda: bool(made.servers[1].connections))
+                await going_on(client.store)
+
+
+async def test_a_client_stays_at_a_node_that_answers_pings(tmp_path: Path) -> None:
+    async with nodes(tmp_path) as made:
+        store, slow = made.tree.session(), asyncio.Event()
+        get = store.get
+
+        async def get_slowly(key: str) -> Any:
+            await slow.wait()
+            return await get(key)
+
+        store.get = get_slowly  # type: ignore[method-assign]
+        made.servers[0].open_metadata = partial(reader_session, store)
+        async with connect(
+            made.url(), settings=ClientSettings(metadata_timeout_ms=300), security=NODE
+        ) as client:
+            [before] = made.servers[0].connections
+            for _ in range(3):
+                with pytest.raises(MetadataUnavailable):
+                    await client.store.get("/farm/cow")
+            slow.set()
+            await going_on(client.store)
+            assert list(made.servers[0].connections) == [before]
 
 
 async def test_over_tls_a_user_connects_without_a_certificate(tmp_path: Path) -> None:
