@@ -41,7 +41,7 @@ from tests.simulation.trace import Trace
 OPERATIONS_MIN: Final = 250
 REIGNS_MIN: Final = 6
 FAULTS_MIN: Final = 12
-FAULTY_S_MAX: Final = 60.0
+FAULTY_S_MAX: Final = 120.0
 PEACE_S_MAX: Final = 300.0
 RUN_S_MAX: Final = 3_000.0
 BOOKIES: Final = 4
