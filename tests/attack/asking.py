@@ -631,6 +631,8 @@ def _ask_metadata(
         "Children": (key.rpartition("/")[0] or "/", ""),
         "NextId": ("n",),
         "Page": ("/", 0),
+        "Ping": (),
+        "ServerTime": (),
         "Sync": (),
     }
     call = getattr(remote_messages, action)(*arguments[action])
