@@ -42,6 +42,8 @@ NODES: Final = 3
 _READY_S: Final = 90.0
 _SUSPENDED_S: Final = 900.0
 _LOOK_S: Final = 1.0
+_PAUSE_S: Final = 0.02
+_AT_ONCE: Final = 50
 _OBJECT: Final = os.urandom(4096)
 
 
@@ -156,6 +158,7 @@ class _Writer:
             try:
                 await session.execute("INSERT INTO milk VALUES (?)", [number])
             except OperationalError:
+                await asyncio.sleep(_PAUSE_S)
                 continue
             self.acknowledged.append(number)
             self.begun_s = begun_s
@@ -170,7 +173,8 @@ class _Writer:
 async def _failover(
     url: str, pid: int, names: list[str], written: list[str]
 ) -> tuple[float, float]:
-    """Seconds until writes go on in all that are written to, and until all tablespaces answer."""
+    """Seconds until writes go on in all that are written to, and until all answer that the node
+    led. Nobody led those that are suspended."""
     async with herdbook.connect_async(url) as book, connect(url) as client:
         commands = SpaceCommands(client.store, client.clock, client.rng)
         writers = [_Writer(book, name) for name in written]
@@ -178,19 +182,20 @@ async def _failover(
         while not all(writer.acknowledged for writer in writers):
             assert not any(task.done() for task in working)
             await asyncio.sleep(_LOOK_S)
-        led = Counter([await commands.leader_of(name) for name in written])
-        address, leads = led.most_common(1)[0]
-        note(f"kill the node that leads {leads} of {len(written)} tablespaces that are written to")
+        leaders = await _leaders(commands)
+        address, leads = Counter(leaders[n] for n in written if n in leaders).most_common(1)[0]
+        running = [name for name, leader in leaders.items() if leader == address]
+        note(
+            f"kill the node that leads {len(running):,} of {len(leaders):,} tablespaces that run, "
+            f"and {leads} of {len(written)} that are written to; there are {len(names):,}"
+        )
         began_s = time.perf_counter()
         os.kill(_listens(pid, int(address.rpartition(":")[2])), signal.SIGKILL)
         while any(writer.begun_s < began_s for writer in writers):
             assert time.perf_counter() - began_s < _READY_S
-            await asyncio.sleep(0.02)
+            await asyncio.sleep(_PAUSE_S)
         written_s = time.perf_counter() - began_s
-        for name in names:
-            session = await book.herd.session(name)
-            await session.execute("SELECT count(*) FROM systables")
-            await session.close()
+        await _ask_all(book, running)
         all_s = time.perf_counter() - began_s
         for task in working:
             task.cancel()
@@ -198,6 +203,30 @@ async def _failover(
         lost = {writer.name: some for writer in writers if (some := await writer.lost())}
         assert not lost, f"acknowledged and lost: {lost}"
     return written_s, all_s
+
+
+async def _leaders(commands: SpaceCommands) -> dict[str, str]:
+    """The address of the node that leads each tablespace that runs."""
+    nodes = (await commands.nodes()).values()
+    return {
+        name: node.address
+        for node in nodes
+        for name, report in node.replicas.items()
+        if report.role == "leader"
+    }
+
+
+async def _ask_all(book: AsyncCluster, names: list[str]) -> None:
+    """Wait until each of these answers a query, whoever leads it."""
+    places = asyncio.Semaphore(_AT_ONCE)
+
+    async def ask(name: str) -> None:
+        async with places:
+            session = await book.herd.session(name)
+            await session.execute("SELECT count(*) FROM systables")
+            await session.close()
+
+    await asyncio.gather(*map(ask, names))
 
 
 def _beside(scenario: str, many: float, few: float, unit: str) -> Result:
@@ -295,8 +324,11 @@ def _listens(pid: int, port: int) -> int:
 
 
 def _idle(pid: int, setting: Setting) -> _Idle:
-    """What the processes under this one use while nobody asks anything."""
-    seconds = setting.size(30, 5)
+    """What the processes under this one use while nobody asks anything.
+
+    Nodes return memory once a minute, so the memory is read after more than a minute.
+    """
+    seconds = setting.size(70, 5)
     before = {each: _ticks(each) for each in _below(pid)}
     time.sleep(seconds)
     nodes, zookeeper, resident = 0.0, 0.0, 0

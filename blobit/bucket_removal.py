@@ -72,7 +72,7 @@ async def _remove_all(scope: BucketScope, table: str, rows: AsyncIterator[Row]) 
 
 async def _remove(scope: BucketScope, keys: Sequence[RowKey]) -> None:
     gone: dict[RowKey, Row | None] = dict.fromkeys(keys)
-    change = Change[bool]((), lambda _: Effect(gone, True), lambda _: True, 64 * len(keys))
+    change = Change[bool]((), lambda _: Effect(gone, True), lambda _: None, 64 * len(keys))
     await scope.committer.change(change)
 
 

@@ -155,4 +155,8 @@ async def _delete(scope: BucketScope, ledger_id: int) -> bool:
 def _forgetting(scope: BucketScope, ledger_id: int) -> Change[bool]:
     key: RowKey = ("dying", (ledger_id,))
     gone, own = Effect[bool]({key: None}, True), (scope.bucket_id,)
-    return Change((key,), lambda _: gone, lambda _: True, buckets=own)
+
+    def confirm(found: Found) -> bool | None:
+        return True if found[key] is None else None
+
+    return Change((key,), lambda _: gone, confirm, buckets=own)

@@ -458,7 +458,7 @@ async def shut_bucket(committer: Committer, bucket_id: int) -> None:
 
 def _removing(keys: Sequence[RowKey]) -> Change[bool]:
     gone: dict[RowKey, Row | None] = dict.fromkeys(keys)
-    return Change((), lambda _: Effect(gone, True), lambda _: True)
+    return Change((), lambda _: Effect(gone, True), lambda _: None)
 
 
 def _check_at_rest(move: Row | None, present: Row, info: BucketInfo) -> None:

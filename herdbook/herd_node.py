@@ -28,7 +28,7 @@ from engine.folder.lock import FolderLock, is_locked
 from engine.ledger.client import LedgerClient
 from engine.ports.metrics import NO_METRICS, Metrics
 from engine.ports.switching import SWITCH_INTERVAL_S
-from engine.ports.system_memory import return_free_memory
+from engine.ports.system_memory import return_memory
 from engine.ports.system_signals import ended_by_signals
 from engine.ports.system_workers import ThreadWorkers
 from engine.replica import ReplicaSettings
@@ -166,7 +166,7 @@ async def _made(
         replica=settings.replica,
         metrics=metrics,
         query_pool=pool,
-        return_memory=partial(workers.run, return_free_memory),
+        return_memory=partial(return_memory, workers),
     )
     stack.push_async_callback(node.close)
     return node

@@ -219,6 +219,15 @@ BLOB_GARBAGE_MUTANTS: Final = (
         by_test(_ORPHANS, "test_of_a_deleted_bucket_nothing_is_left"),
     ),
     Mutant(
+        "a-lost-removal-counts-as-done",
+        "a deleted bucket is remembered until none of its ledgers is left",
+        "blobit/dying.py",
+        "        return True if found[key] is None else None\n\n"
+        "    return Change((key,), lambda _: gone",
+        "        return True\n\n    return Change((key,), lambda _: gone",
+        by_test(_ORPHANS, "test_of_a_deleted_bucket_nothing_is_left_whichever_transaction_is_lost"),
+    ),
+    Mutant(
         "a-pinned-ledger-is-deleted",
         "what a pinned checkpoint names is not deleted",
         "blobit/dying.py",

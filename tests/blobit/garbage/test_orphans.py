@@ -1,18 +1,27 @@
 """Ledgers that no row names, and buckets that were deleted: nothing is left, nothing else goes."""
 
 import asyncio
+from contextlib import suppress
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from blobit import NoSuchBucket
+from blobit import MetadataUnavailable, NoSuchBucket
+from blobit.committing import Committer
 from blobit.orphans import OrphanScan
 from blobit.ownership import LEDGER_OWNER
 from blobit.rows import Rows
-from herd.errors import LeaderUnavailable
+from herd.errors import CommitUnknown, LeaderUnavailable
 from tests.blobit.garbage.grounds import BUCKET, DAY_MS, HOUR_MS, Ground, grounds
 from tests.blobit.garbage.test_dying import Sleeper
 from tests.engine.ledger.scripted import QUICK, Cluster
+
+PER_BUCKET = (
+    *("objects", "expiries", "refs", "uploads", "upload_parts", "ledgers", "dying"),
+    *("homes", "open_buckets", "moving_buckets", "counts", "buckets", "deleted_buckets"),
+)
+"""The tables that have rows of a bucket."""
 
 
 async def orphan(ground: Ground, bucket_id: int) -> int:
@@ -138,10 +147,41 @@ async def test_of_a_deleted_bucket_nothing_is_left(tmp_path: Path) -> None:
         assert first.cleaned_buckets == [] and await ground.rows("homes") == []
         ground.clock.pass_ms(HOUR_MS)
         assert (await ground.blobs.collect()).cleaned_buckets == [BUCKET]
-        tables = ("objects", "expiries", "refs", "uploads", "upload_parts", "ledgers", "dying")
-        for table in (*tables, "buckets", "deleted_buckets"):
+        for table in PER_BUCKET:
             assert await ground.rows(table) == [], table
         assert await ground.ledgers_there() == []
+
+
+async def test_of_a_deleted_bucket_nothing_is_left_whichever_transaction_is_lost(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    attempt, left = Committer._attempt, -1
+
+    async def lose(self: Committer, batch: Any) -> None:
+        nonlocal left
+        left -= 1
+        if left == -1:
+            raise CommitUnknown("the leader went away")
+        await attempt(self, batch)
+
+    monkeypatch.setattr(Committer, "_attempt", lose)
+    for number in range(1_000):
+        async with grounds(tmp_path / str(number), grace_ms=0, orphan_ms=0) as ground:
+            await ground.sealed({"elsa": b"moo"})
+            await ground.bucket.put("brief", b"moo", expires_ms=ground.clock.wall_ms() + DAY_MS)
+            upload = await ground.bucket.create_upload("whole")
+            await ground.bucket.put_part(upload, 1, b"part")
+            await ground.blobs.delete_bucket(BUCKET, force=True)
+            left = number
+            for _ in range(3):
+                with suppress(MetadataUnavailable):
+                    await ground.blobs.collect()
+            for table in PER_BUCKET:
+                assert await ground.rows(table) == [], (number, table)
+            assert await ground.ledgers_there() == []
+        if left >= 0:
+            break
+    assert number > 10
 
 
 async def test_a_new_bucket_of_a_deleted_ones_name_keeps_what_is_put_into_it(

@@ -1,18 +1,23 @@
 """Memory that a process has freed goes back to the system."""
 
+import asyncio
 import ctypes
+import gc
 import subprocess
 import sys
+import weakref
 
 import pytest
 
 from engine.limits import MIB
 from engine.ports import system_memory
+from engine.ports.system_workers import ThreadWorkers
 
 FREED = """
-import ctypes, re
+import asyncio, ctypes, re
 from pathlib import Path
-from engine.ports.system_memory import return_free_memory
+from engine.ports.system_memory import return_memory
+from engine.ports.system_workers import ThreadWorkers
 
 def held():
     told = Path("/proc/self/smaps_rollup").read_text()
@@ -27,7 +32,13 @@ for block in blocks:
 for block in blocks[:-1]:
     library.free(block)
 before = held()
-return_free_memory()
+
+async def main():
+    workers = ThreadWorkers(asyncio.get_running_loop())
+    await return_memory(workers)
+    await workers.close()
+
+asyncio.run(main())
 print((before - held()) * 1024)
 """
 
@@ -38,11 +49,34 @@ def test_what_was_freed_below_a_block_in_use_is_returned() -> None:
     assert int(done.stdout) > 50 * MIB or not is_glibc
 
 
-def test_nothing_happens_if_the_c_library_cannot_return_memory(
+class Replica:
+    """Refers to itself, so it stays until the garbage collector finds it."""
+
+    def __init__(self) -> None:
+        self.own = self
+
+
+async def test_garbage_is_collected_before_free_memory_is_returned(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    asked: list[int] = []
-    for trim in (asked.append, None):
-        monkeypatch.setattr(system_memory, "_trim", trim)
-        system_memory.return_free_memory()
-    assert asked == [0]
+    workers = ThreadWorkers(asyncio.get_running_loop())
+    left: list[bool] = []
+    gc.disable()
+    try:
+        replica = weakref.ref(Replica())
+        assert replica() is not None
+        monkeypatch.setattr(system_memory, "_trim", lambda _: left.append(replica() is not None))
+        await system_memory.return_memory(workers)
+    finally:
+        gc.enable()
+        await workers.close()
+    assert left == [False]
+
+
+async def test_nothing_is_returned_if_the_c_library_cannot_do_that(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    workers = ThreadWorkers(asyncio.get_running_loop())
+    monkeypatch.setattr(system_memory, "_trim", None)
+    await system_memory.return_memory(workers)
+    await workers.close()
