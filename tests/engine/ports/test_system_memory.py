@@ -77,6 +77,9 @@ async def test_nothing_is_returned_if_the_c_library_cannot_do_that(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     workers = ThreadWorkers(asyncio.get_running_loop())
-    monkeypatch.setattr(system_memory, "_trim", None)
-    await system_memory.return_memory(workers)
+    asked: list[int] = []
+    for trim in (asked.append, None):
+        monkeypatch.setattr(system_memory, "_trim", trim)
+        await system_memory.return_memory(workers)
     await workers.close()
+    assert asked == [0]
