@@ -80,6 +80,7 @@ def tablespaces(setting: Setting) -> list[Result]:
         chosen = random.Random(1).sample(range(count), min(count, setting.size(200, 5)))
         resumed_ms = sorted(_timed(partial(_ask, book, f"t{n}")) for n in chosen)
         _until_suspended(url)
+        _times(book, bucket, setting)
         many_times = _times(book, bucket, setting)
         made = range(setting.size(50, 3))
         buckets_ms = [_timed(partial(book.blobs.create_bucket, f"bucket-{n}")) for n in made]
