@@ -9,7 +9,8 @@ Invariants:
 - A replica is idle once nobody has used it for `suspend_after_ms`. A transaction or a statement
   uses it until its end; a session that is open and does nothing does not.
 - Whoever is not the designated leader leaves the lead to it for a while, if it is ready and did not
-  itself just fall silent.
+  itself just fall silent. Otherwise one of the other replicas comes first, and the rest leave the
+  lead to that one: survivors divide what a node has led, and do not compete for it.
 """
 
 import asyncio
@@ -18,6 +19,7 @@ import logging
 from collections import deque
 from collections.abc import Awaitable, Callable
 from typing import TYPE_CHECKING, Final
+from zlib import crc32
 
 from engine.errors import EngineError, StateDiverged
 from engine.log.position import Position
@@ -192,16 +194,24 @@ class Hosted:
     # Who leads
 
     def _deference_s(self, space: Tablespace, outlook: Outlook) -> float:
-        """How long to leave the lead to the designated leader."""
-        wanted = self.fact.leader
-        if wanted in ("", self._node_id):
-            return 0.0
-        report = outlook.report(self.name, wanted)
-        if report is None or not report.ready:
-            return 0.0
+        """How long to leave the lead to the node that should lead next."""
         # The one that has just fallen silent may still be registered, and is not waited for.
-        silent = not space.term and space.replica.leader == outlook.address_of(wanted)
-        return 0.0 if silent else self._settings.preference_ms / 1000
+        silent = "" if space.term else space.replica.leader
+        ready = [
+            node
+            for node in self.fact.replicas
+            if (report := outlook.report(self.name, node)) is not None
+            and report.ready
+            and outlook.address_of(node) != silent
+        ]
+        if self._node_id == self.fact.leader or not ready:
+            return 0.0
+        first = self.fact.leader if self.fact.leader in ready else min(ready, key=self._draw)
+        return 0.0 if first == self._node_id else self._settings.preference_ms / 1000
+
+    def _draw(self, node_id: str) -> int:
+        """A number that every node computes alike; it differs from tablespace to tablespace."""
+        return crc32(f"{self.fact.uuid} {node_id}".encode())
 
     def _is_to_give_way(self, outlook: Outlook) -> bool:
         """Whether the designated leader follows closely, and it is time to try."""

@@ -14,14 +14,14 @@ class NodeSettings:
     notification. `grace_ms` is how long a replica's node may be away before the replica is replaced
     on another node; time in which the auditor did not look does not count. A node that is creating
     `made_at_once` replicas gets no further one until some are ready. `preference_ms` is how long
-    other replicas leave the lead to the designated leader when nobody has it. `patience_ms` is how
-    long a leader that gives way waits for open transactions. `restart_ms` is the pause after a
-    replica could not be started, or has stopped for good. `makes_default`: it creates the
+    other replicas leave the lead to the one that should lead next when nobody has it. `patience_ms`
+    is how long a leader that gives way waits for open transactions. `restart_ms` is the pause after
+    a replica could not be started, or has stopped for good. `makes_default`: it creates the
     tablespace `default`. `replicas_planned` is how many replicas a node's memory was divided for;
     one that runs more says so. 0: it was not divided. A tablespace that nobody has used for
-    `suspend_after_ms` is suspended; 0: never. Those in `never_suspended` are not, either:
-    without the metadata store nobody could have the users' one run again, nor log in. Who asks
-    for a suspended one waits `resume_ms` at most until somebody leads it.
+    `suspend_after_ms` is suspended; 0: never. Those in `never_suspended` are not, either: without
+    the metadata store nobody could have the users' one run again, nor log in. Who asks for a
+    suspended one waits `resume_ms` at most until somebody leads it.
     """
 
     look_ms: int = 500

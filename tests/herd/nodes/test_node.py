@@ -10,6 +10,7 @@ from msgspec.msgpack import decode
 
 from engine.log.log import ReplicatedLog
 from engine.log.log_list import emptied
+from engine.log.log_writer import LogWriter
 from engine.metadata.restoring import MARK
 from engine.replica.snapshots import SnapshotRecord
 from herd.checkpoint.manifest import Checkpoints
@@ -209,6 +210,36 @@ def test_a_designated_leader_that_was_away_leads_again_when_it_has_caught_up() -
         bank.ending = True
         await working
         await yard.until(lambda: all(bank.total(name) == 1_000 for name in "abc"))
+
+    in_yard(script)
+
+
+def test_survivors_divide_what_a_node_led_and_do_not_compete(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    takeovers: list[str] = []
+    lead = ReplicatedLog.lead
+
+    async def counted(self: ReplicatedLog, *given: Any) -> LogWriter:
+        takeovers.append(self.name)
+        return await lead(self, *given)
+
+    async def script(yard: Yard) -> None:
+        await yard.add("a", "b", "c")
+        names = [f"farm{number}" for number in range(12)]
+        for name in names:
+            await yard.commands.create(name, expected=3)
+            await yard.commands.move_leader(name, "a")
+        for name in names:
+            await yard.led(name, by="a")
+            await yard.replicas_on("a", "b", "c", name=name)
+        await elapse(2.0)
+        monkeypatch.setattr(ReplicatedLog, "lead", counted)
+        yard.machines["a"].kill()
+        killed_s = yard.loop.time()
+        led = [await yard.led(name) for name in names]
+        assert yard.loop.time() - killed_s < 3.0 and set(led) == {"b", "c"}
+        assert sorted(takeovers) == [f"herd/{name}" for name in sorted(names)]
 
     in_yard(script)
 
