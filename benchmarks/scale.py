@@ -174,8 +174,8 @@ class _Writer:
 async def _failover(
     url: str, pid: int, names: list[str], written: list[str]
 ) -> tuple[float, float]:
-    """Seconds until writes go on in all that are written to, and until all answer that the node
-    led. Nobody led those that are suspended."""
+    """Seconds until writes succeed again in every tablespace under load, and until every
+    tablespace that the killed node led answers a query. Suspended ones have no leader."""
     async with herdbook.connect_async(url) as book, connect(url) as client:
         commands = SpaceCommands(client.store, client.clock, client.rng)
         writers = [_Writer(book, name) for name in written]
@@ -184,19 +184,21 @@ async def _failover(
             assert not any(task.done() for task in working)
             await asyncio.sleep(_LOOK_S)
         leaders = await _leaders(commands)
-        address, leads = Counter(leaders[n] for n in written if n in leaders).most_common(1)[0]
-        running = [name for name, leader in leaders.items() if leader == address]
+        address, _ = Counter(leaders.values()).most_common(1)[0]
+        led = {name for name, leader in leaders.items() if leader == address}
         note(
-            f"kill the node that leads {len(running):,} of {len(leaders):,} tablespaces that run, "
-            f"and {leads} of {len(written)} that are written to; there are {len(names):,}"
+            f"kill the leader of {len(led):,} of {len(leaders):,} running tablespaces "
+            f"({len(led.intersection(written))} of the {len(written)} under load; "
+            f"{len(names):,} exist)"
         )
         began_s = time.perf_counter()
         os.kill(_listens(pid, int(address.rpartition(":")[2])), signal.SIGKILL)
+        asking = asyncio.create_task(_ask_all(book, sorted(led)))
         while any(writer.begun_s < began_s for writer in writers):
             assert time.perf_counter() - began_s < _READY_S
             await asyncio.sleep(_PAUSE_S)
         written_s = time.perf_counter() - began_s
-        await _ask_all(book, running)
+        await asking
         all_s = time.perf_counter() - began_s
         for task in working:
             task.cancel()
@@ -207,7 +209,7 @@ async def _failover(
 
 
 async def _leaders(commands: SpaceCommands) -> dict[str, str]:
-    """The address of the node that leads each tablespace that runs."""
+    """The leader's address for each running tablespace."""
     nodes = (await commands.nodes()).values()
     return {
         name: node.address
@@ -219,10 +221,10 @@ async def _leaders(commands: SpaceCommands) -> dict[str, str]:
 
 async def _ask_all(book: AsyncCluster, names: list[str]) -> None:
     """Wait until each of these answers a query, whoever leads it."""
-    places = asyncio.Semaphore(_AT_ONCE)
+    slots = asyncio.Semaphore(_AT_ONCE)
 
     async def ask(name: str) -> None:
-        async with places:
+        async with slots:
             session = await book.herd.session(name)
             await session.execute("SELECT count(*) FROM systables")
             await session.close()

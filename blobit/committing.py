@@ -334,7 +334,7 @@ class Committer:
         Rows of a bucket that has left may have been removed since, and tell nothing.
         """
         keys = dict.fromkeys(key for pending in batch for key in pending.change.keys)
-        places = [moving_key(each) for each in Counting(keys, BASE, ()).buckets]
+        places = {moving_key(each) for pending in batch for each in _buckets_of(pending.change)}
         found: dict[RowKey, Row | None] = {}
         began_s, pause_ms = self._clock.monotonic(), _PAUSE_MS
         while True:
@@ -349,13 +349,18 @@ class Committer:
             await asyncio.sleep(pause_ms / 1_000)
             pause_ms = min(2 * pause_ms, _PAUSE_MS_MAX)
         for pending in batch:
-            own = [moving_key(each) for each in Counting(pending.change.keys, BASE, ()).buckets]
-            known = found and all(lives_here(found[key]) for key in own)
+            own = _buckets_of(pending.change)
+            known = found and all(lives_here(found[moving_key(each)]) for each in own)
             shown = pending.change.confirm(found) if known else None
             if shown is not None:
                 pending.answer(shown)
             else:
                 pending.fail(_caused(told(error), error))
+
+
+def _buckets_of(change: Deciding[Any]) -> list[int]:
+    """The buckets whose rows a change changes."""
+    return Counting(change.keys, BASE, (), change.buckets).buckets
 
 
 def _refused(error: Error) -> BlobError:

@@ -18,7 +18,7 @@ from collections.abc import Sequence
 from typing import Final
 
 from blobit.committing import Change, Effect, Found, LedgerGone
-from blobit.errors import BlobError
+from blobit.errors import BlobError, CommitOutcomeUnknown
 from blobit.garbage_report import PinGarbage
 from blobit.garbage_scope import BucketScope, in_batches
 from blobit.ownership import is_of_bucket
@@ -80,9 +80,8 @@ async def finish(scope: BucketScope, dying: Sequence[Row]) -> list[int]:
         for few in in_batches(some, _AT_ONCE):
             told = await asyncio.gather(*[_delete(scope, ledger_id) for ledger_id in few])
             deleted += [ledger_id for ledger_id, done in zip(few, told, strict=True) if done]
-        changes = [scope.committer.change(_forgetting(scope, ledger_id)) for ledger_id in deleted]
-        await asyncio.gather(*changes)
-        gone += deleted
+        told = await asyncio.gather(*[_forget(scope, ledger_id) for ledger_id in deleted])
+        gone += [ledger_id for ledger_id, done in zip(deleted, told, strict=True) if done]
     return gone
 
 
@@ -150,6 +149,14 @@ async def _delete(scope: BucketScope, ledger_id: int) -> bool:
     except (EngineError, BlobError):
         return False
     return True
+
+
+async def _forget(scope: BucketScope, ledger_id: int) -> bool:
+    """Remove the row of a deleted ledger; False if nobody knows whether it is removed."""
+    try:
+        return await scope.committer.change(_forgetting(scope, ledger_id))
+    except CommitOutcomeUnknown:
+        return False
 
 
 def _forgetting(scope: BucketScope, ledger_id: int) -> Change[bool]:

@@ -231,7 +231,10 @@ class Moves:
         move_key: RowKey = ("moves", (info.bucket_id,))
         pool_key: RowKey = ("pool_tablespaces", (place,))
 
+        move: Row = {}
+
         def decide(found: Found) -> Effect[bool]:
+            nonlocal move
             row, before = found[bucket_key], found[move_key]
             if row is None or row["bucket_id"] != info.bucket_id:
                 raise NoSuchBucket(f"bucket {info.name} was deleted")
@@ -241,7 +244,7 @@ class Moves:
                 raise _UnderWay(f"bucket {info.name} was moved")
             former = dict.fromkeys([*former_places(before), info.tablespace])
             counted = 0 if before is None else before["claim"]
-            move: Row = {
+            move = {
                 "bucket_id": info.bucket_id,
                 "name": info.name,
                 "source": info.tablespace,
@@ -254,7 +257,8 @@ class Moves:
             return Effect({move_key: move, **joined(found[pool_key], chosen, limits)}, True)
 
         def confirm(found: Found) -> bool | None:
-            return True if is_under_way(found[move_key]) else None
+            # It may be the move of another process.
+            return True if found[move_key] == move else None
 
         await registry.change(Change((bucket_key, move_key, pool_key), decide, confirm))
 

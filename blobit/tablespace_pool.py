@@ -168,6 +168,7 @@ class TablespacePool:
             there = found[key]
             return Effect({} if there is None else {key: {**there, **seen}}, True)
 
+        # If the measurement is lost, it is only made again earlier.
         await self._registry.change(Change((key,), decide, lambda _: True))
         return seen
 

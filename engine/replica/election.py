@@ -64,6 +64,11 @@ class Election:
         """The address of who led when the list was last looked at, "" if nobody did."""
         return self._seen.leader_address
 
+    @property
+    def predecessor(self) -> str:
+        """The address of the leader that the list names, even if it has resigned; "" if none."""
+        return self._seen.leader.address if self._seen.leader is not None else ""
+
     def defer(self, seconds: float) -> None:
         """From now on, give others this much time to be elected first; 0: none."""
         if seconds != self._deference_s:

@@ -188,6 +188,11 @@ class Replica(Reading):
         """The address of who leads as far as is known, "" if nobody does."""
         return self.address if self.role is Role.LEADER else self._election.leader
 
+    @property
+    def predecessor(self) -> str:
+        """The address of the last leader, even if it has resigned; "" if there was none."""
+        return self._election.predecessor
+
     def propose(
         self, command: bytes, *, level: int = 1, request: Request | None = None
     ) -> Awaitable[bytes]:

@@ -8,18 +8,20 @@ Invariants:
 - A replica counts, and is read, once it has applied what was in the log when it was started.
 - A replica is idle once nobody has used it for `suspend_after_ms`. A transaction or a statement
   uses it until its end; a session that is open and does nothing does not.
-- Whoever is not the designated leader leaves the lead to it for a while, if it is ready and did not
-  itself just fall silent. Otherwise one of the other replicas comes first, and the rest leave the
-  lead to that one: survivors divide what a node has led, and do not compete for it.
+- Whoever is not the designated leader leaves the lead to it for a while, if it is ready and
+  was not the last leader. Otherwise a hash orders the replicas, and each waits a little longer than
+  the one before. So the survivors of a lost node share its tablespaces, and do not all try to take
+  over each one.
 """
 
 import asyncio
 import contextlib
+import hashlib
 import logging
 from collections import deque
 from collections.abc import Awaitable, Callable
+from functools import partial
 from typing import TYPE_CHECKING, Final
-from zlib import crc32
 
 from engine.errors import EngineError, StateDiverged
 from engine.log.position import Position
@@ -194,24 +196,20 @@ class Hosted:
     # Who leads
 
     def _deference_s(self, space: Tablespace, outlook: Outlook) -> float:
-        """How long to leave the lead to the node that should lead next."""
-        # The one that has just fallen silent may still be registered, and is not waited for.
-        silent = "" if space.term else space.replica.leader
-        ready = [
-            node
-            for node in self.fact.replicas
-            if (report := outlook.report(self.name, node)) is not None
-            and report.ready
-            and outlook.address_of(node) != silent
-        ]
-        if self._node_id == self.fact.leader or not ready:
+        """How long to wait for the replica that should lead next."""
+        # The last leader is not waited for: it may be gone although it is still registered.
+        predecessor, ready = space.replica.predecessor, list[str]()
+        for node in self.fact.replicas:
+            report = outlook.report(self.name, node)
+            if report is not None and report.ready and outlook.address_of(node) != predecessor:
+                ready.append(node)
+        if self._node_id == self.fact.leader:
             return 0.0
-        first = self.fact.leader if self.fact.leader in ready else min(ready, key=self._draw)
-        return 0.0 if first == self._node_id else self._settings.preference_ms / 1000
-
-    def _draw(self, node_id: str) -> int:
-        """A number that every node computes alike; it differs from tablespace to tablespace."""
-        return crc32(f"{self.fact.uuid} {node_id}".encode())
+        if self.fact.leader in ready:
+            return self._settings.preference_ms / 1000
+        ready.sort(key=partial(_rank, self.fact.uuid))
+        place = ready.index(self._node_id) if self._node_id in ready else len(ready)
+        return place * self._settings.succession_ms / 1000
 
     def _is_to_give_way(self, outlook: Outlook) -> bool:
         """Whether the designated leader follows closely, and it is time to try."""
@@ -236,3 +234,8 @@ class Hosted:
         finally:
             self._gave_s = self._clock.monotonic()
             self._giving = None
+
+
+def _rank(uuid: str, node_id: str) -> bytes:
+    """A hash by which nodes are ordered: the same on every node, another one per tablespace."""
+    return hashlib.blake2b(f"{uuid} {node_id}".encode(), digest_size=8).digest()

@@ -21,6 +21,7 @@ from blobit import (
     SettingsInvalid,
     moving,
 )
+from blobit.committing import Committer
 from blobit.counting import is_frozen
 from blobit.garbage_scope import BucketScope
 from blobit.moving import Phase
@@ -32,7 +33,7 @@ from tests.blobit.contract.objects_contract import body
 from tests.blobit.contract.stores import SMALL, Store, clustered, embedded
 
 EAGER = replace(SMALL, garbage=GarbageSettings(grace_ms=0, settle_ms=0, orphan_ms=0, batch_rows=5))
-FIRST, SECOND = "blobs__pool_1", "blobs__pool_2"
+FIRST, SECOND, THIRD = "blobs__pool_1", "blobs__pool_2", "blobs__pool_3"
 OF_ONE = ("homes", "open_buckets", "ledgers", "objects", "expiries", "refs", "uploads", "counts")
 
 
@@ -556,6 +557,58 @@ async def test_rows_that_were_cleaned_away_tell_nobody_that_a_deletion_was_done(
             with pytest.raises(CommitOutcomeUnknown):
                 await far.delete("large")
         assert await far.get("large") == await bucket.get("large") == body(700)
+
+
+async def test_rows_that_were_cleaned_away_tell_nobody_that_an_unnamed_object_was_deleted(
+    tmp_path: Path,
+) -> None:
+    async with clustered(tmp_path, EAGER) as store, store.another(EAGER) as other:
+        bucket = await filled(store)
+        kept = await bucket.put_unnamed(body(9))
+        far, commit = await other.bucket("cows"), _Elsewhere.commit
+        lost: list[bool] = []
+
+        async def lose(self: Any) -> None:
+            if lost:
+                await commit(self)
+                return
+            lost.append(True)
+            await self._session.rollback()
+            await store.blobs.move_bucket("cows")
+            raise CommitUnknown("its answer was lost")
+
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(_Elsewhere, "commit", lose)
+            with pytest.raises(CommitOutcomeUnknown):
+                await far.delete_unnamed(kept)
+        assert await store.blobs.get(kept) == body(9)
+        assert await far.delete_unnamed(kept)
+
+
+async def test_the_move_of_another_process_does_not_confirm_one_whose_start_was_lost(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with clustered(tmp_path, EAGER) as store, store.another(EAGER) as other:
+        await filled(store)
+        await store.blobs.set_pool_limits(buckets=1)
+        for name in ("calves", "goats"):
+            await store.blobs.create_bucket(name)
+        await store.blobs.set_pool_limits(buckets=9)
+        info = await store.blobs._registry.find("cows")
+        attempt, lost = Committer._attempt, list[bool]()
+
+        async def lose(self: Committer, batch: Any) -> None:
+            if lost or not any(key[0] == "moves" for one in batch for key in one.change.keys):
+                await attempt(self, batch)
+                return
+            lost.append(True)
+            await other.moves._begin(info, THIRD)
+            raise CommitUnknown("its answer was lost")
+
+        monkeypatch.setattr(Committer, "_attempt", lose)
+        with pytest.raises(CommitOutcomeUnknown):
+            await store.blobs.move_bucket("cows", SECOND)
+        assert (await store.blobs.move_bucket("cows", SECOND)).tablespace == SECOND
 
 
 async def test_a_server_of_an_older_version_is_asked_for_the_place_of_a_bucket_in_a_second_call(

@@ -225,7 +225,7 @@ BLOB_GARBAGE_MUTANTS: Final = (
         "        return True if found[key] is None else None\n\n"
         "    return Change((key,), lambda _: gone",
         "        return True\n\n    return Change((key,), lambda _: gone",
-        by_test(_ORPHANS, "test_of_a_deleted_bucket_nothing_is_left_whichever_transaction_is_lost"),
+        by_test(_ORPHANS, "test_nothing_of_a_deleted_bucket_is_left_whichever_transaction_is_lost"),
     ),
     Mutant(
         "a-pinned-ledger-is-deleted",

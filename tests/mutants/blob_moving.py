@@ -13,6 +13,28 @@ _READING: Final = "blobit/snapshot/test_reading.py"
 
 BLOB_MOVING_MUTANTS: Final = (
     Mutant(
+        "rows-that-are-not-counted-confirm-a-deletion-after-they-were-cleaned-away",
+        "rows of a bucket that has left tell nothing about a change of unknown outcome",
+        "blobit/committing.py",
+        "Counting(change.keys, BASE, (), change.buckets)",
+        "Counting(change.keys, BASE, ())",
+        by_test(
+            _MOVING,
+            "test_rows_that_were_cleaned_away_tell_nobody_that_an_unnamed_object_was_deleted",
+        ),
+    ),
+    Mutant(
+        "the-move-of-another-process-counts-as-the-own",
+        "a move whose start was lost is confirmed by its own row alone",
+        "blobit/moving.py",
+        "            return True if found[move_key] == move else None\n",
+        "            return True if is_under_way(found[move_key]) else None\n",
+        by_test(
+            _MOVING,
+            "test_the_move_of_another_process_does_not_confirm_one_whose_start_was_lost",
+        ),
+    ),
+    Mutant(
         "what-is-read-of-a-bucket-that-left-counts",
         "what is read counts if the bucket lived there after it was read",
         "blobit/rows.py",
@@ -64,7 +86,7 @@ BLOB_MOVING_MUTANTS: Final = (
         "rows-that-were-cleaned-away-confirm-a-deletion",
         "rows of a bucket that has left tell nothing of a commit of unknown outcome",
         "blobit/committing.py",
-        "            known = found and all(lives_here(found[key]) for key in own)\n",
+        "            known = found and all(lives_here(found[moving_key(each)]) for each in own)\n",
         "            known = found\n",
         by_test(
             _MOVING,

@@ -170,8 +170,8 @@ NODE_MUTANTS: Final = (
         "who-fell-silent-is-waited-for",
         "the lead is not left to a designated leader that just fell silent",
         _HOSTING,
-        "            and outlook.address_of(node) != silent\n",
-        "",
+        " and outlook.address_of(node) != predecessor:",
+        ":",
         by_test(
             _NODE_TESTS,
             "test_a_designated_leader_that_was_away_leads_again_when_it_has_caught_up",
@@ -179,19 +179,41 @@ NODE_MUTANTS: Final = (
     ),
     Mutant(
         "survivors-compete",
-        "one of the other replicas comes first, and the rest leave the lead to that one",
+        "each replica waits a little longer than the one before it",
         _HOSTING,
-        "min(ready, key=self._draw)",
-        "self._node_id",
-        by_test(_NODE_TESTS, "test_survivors_divide_what_a_node_led_and_do_not_compete"),
+        "        return place * self._settings.succession_ms / 1000\n",
+        "        return 0.0\n",
+        by_test(
+            _NODE_TESTS, "test_survivors_share_the_tablespaces_of_a_lost_node_and_try_each_once"
+        ),
     ),
     Mutant(
         "one-survivor-leads-everything",
-        "survivors divide what a node has led",
+        "the survivors of a lost node share its tablespaces",
         _HOSTING,
-        "min(ready, key=self._draw)",
-        "min(ready)",
-        by_test(_NODE_TESTS, "test_survivors_divide_what_a_node_led_and_do_not_compete"),
+        "        ready.sort(key=partial(_rank, self.fact.uuid))\n",
+        "        ready.sort()\n",
+        by_test(
+            _NODE_TESTS, "test_survivors_share_the_tablespaces_of_a_lost_node_and_try_each_once"
+        ),
+    ),
+    Mutant(
+        "a-leader-that-resigned-comes-first-again",
+        "the last leader is not waited for, even if it has resigned",
+        _HOSTING,
+        "predecessor, ready = space.replica.predecessor,",
+        "predecessor, ready = space.replica.leader,",
+        by_test(_NODE_TESTS, "test_a_first_successor_whose_takeovers_fail_stops_nobody"),
+    ),
+    Mutant(
+        "only-designated-leaders-have-successors",
+        "a hash orders the replicas where no designated leader is ready",
+        _HOSTING,
+        "        if self._node_id == self.fact.leader:\n",
+        '        if self.fact.leader in ("", self._node_id):\n',
+        by_test(
+            _NODE_TESTS, "test_survivors_share_the_tablespaces_of_a_lost_node_and_try_each_once"
+        ),
     ),
     Mutant(
         "a-leader-gives-way-to-one-that-lags",

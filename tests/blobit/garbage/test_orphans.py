@@ -21,7 +21,7 @@ PER_BUCKET = (
     *("objects", "expiries", "refs", "uploads", "upload_parts", "ledgers", "dying"),
     *("homes", "open_buckets", "moving_buckets", "counts", "buckets", "deleted_buckets"),
 )
-"""The tables that have rows of a bucket."""
+"""The tables that hold rows of a bucket."""
 
 
 async def orphan(ground: Ground, bucket_id: int) -> int:
@@ -152,7 +152,7 @@ async def test_of_a_deleted_bucket_nothing_is_left(tmp_path: Path) -> None:
         assert await ground.ledgers_there() == []
 
 
-async def test_of_a_deleted_bucket_nothing_is_left_whichever_transaction_is_lost(
+async def test_nothing_of_a_deleted_bucket_is_left_whichever_transaction_is_lost(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     attempt, left = Committer._attempt, -1

@@ -73,7 +73,7 @@ async def test_garbage_is_collected_before_free_memory_is_returned(
     assert left == [False]
 
 
-async def test_nothing_is_returned_if_the_c_library_cannot_do_that(
+async def test_no_memory_is_returned_if_the_c_library_has_no_malloc_trim(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     workers = ThreadWorkers(asyncio.get_running_loop())

@@ -1,15 +1,18 @@
 """Nodes run what the facts say: assignment, death, return, moves, removal, two auditors."""
 
 import asyncio
+from collections import Counter
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import msgspec
 import pytest
 from msgspec.msgpack import decode
 
+from engine.errors import NotEnoughBookies
 from engine.log.log import ReplicatedLog
-from engine.log.log_list import emptied
+from engine.log.log_list import Leader, emptied
 from engine.log.log_writer import LogWriter
 from engine.metadata.restoring import MARK
 from engine.replica.snapshots import SnapshotRecord
@@ -17,6 +20,7 @@ from herd.checkpoint.manifest import Checkpoints
 from herd.checkpoint.record import CheckpointList
 from herd.errors import LeaderUnavailable, NameTaken, OperationalError, ProgrammingError
 from herd.nodes.facts import AUDITOR, SPACES
+from herd.nodes.hosting import _rank
 from herd.reading_log import log_of
 from herd.store import TablespaceFact
 from tests.herd.nodes.yard import SETTINGS, Bank, Machine, Yard, in_yard
@@ -214,8 +218,9 @@ def test_a_designated_leader_that_was_away_leads_again_when_it_has_caught_up() -
     in_yard(script)
 
 
-def test_survivors_divide_what_a_node_led_and_do_not_compete(
-    monkeypatch: pytest.MonkeyPatch,
+@pytest.mark.parametrize("designated", ["a", ""])
+def test_survivors_share_the_tablespaces_of_a_lost_node_and_try_each_once(
+    designated: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     takeovers: list[str] = []
     lead = ReplicatedLog.lead
@@ -233,6 +238,7 @@ def test_survivors_divide_what_a_node_led_and_do_not_compete(
         for name in names:
             await yard.led(name, by="a")
             await yard.replicas_on("a", "b", "c", name=name)
+            await yard.commands.move_leader(name, designated)
         await elapse(2.0)
         monkeypatch.setattr(ReplicatedLog, "lead", counted)
         yard.machines["a"].kill()
@@ -242,6 +248,51 @@ def test_survivors_divide_what_a_node_led_and_do_not_compete(
         assert sorted(takeovers) == [f"herd/{name}" for name in sorted(names)]
 
     in_yard(script)
+
+
+def test_a_first_successor_whose_takeovers_fail_stops_nobody(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    lead, failing, failures = ReplicatedLog.lead, "nobody", 0
+
+    async def failed(self: ReplicatedLog, leader: Leader | None, *given: Any) -> LogWriter:
+        nonlocal failures
+        writer = await lead(self, leader, *given)
+        if leader is not None and leader.address == failing:
+            failures += 1
+            await writer.close()
+            raise NotEnoughBookies("too few bookies answer it")
+        return writer
+
+    async def script(yard: Yard) -> None:
+        nonlocal failing, failures
+        await yard.add("a", "b", "c")
+        await yard.commands.create("farm", expected=3)
+        leader = await yard.led()
+        await yard.replicas_on("a", "b", "c")
+        await elapse(2.0)
+        uuid = (await yard.fact()).uuid
+        order = sorted({"a", "b", "c"} - {leader}, key=lambda node: _rank(uuid, node))
+        failing, failures = f"{order[0]}:1", 0
+        monkeypatch.setattr(ReplicatedLog, "lead", failed)
+        yard.machines[leader].kill()
+        killed_s = yard.loop.time()
+        await yard.until(lambda: yard.leaders("farm") == [order[1]], "the other one leads")
+        assert failures <= 3 and yard.loop.time() - killed_s < 3.0
+
+    for seed in range(1, 6):
+        failing = "nobody"
+        in_yard(script, seed)
+        monkeypatch.undo()
+
+
+def test_the_order_of_successors_is_even_whoever_led() -> None:
+    nodes = [f"{number:012x}" for number in (0x1F3A, 0x9B20C7, 0x55AA00FF11)]
+    second = Counter[tuple[str, str]]()
+    for number in range(3_000):
+        first, then, _ = sorted(nodes, key=partial(_rank, f"{number:032x}"))
+        second[first, then] += 1
+    assert len(second) == 6 and all(400 < count < 600 for count in second.values()), second
 
 
 def test_a_designated_leader_that_does_not_take_the_lead_stops_nobody() -> None:
