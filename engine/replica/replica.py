@@ -361,8 +361,8 @@ class Replica(Reading):
         """Take the log over and lead it, until somebody else does."""
         writer: LogWriter | None = None
         try:
-            async with self._liveness.takeovers:
-                writer = await self.log.lead(holding.leader, holding.after)
+            turns = self._liveness.takeovers
+            writer = await self.log.lead(holding.leader, holding.after, turns)
             # The state may have been cut off in the middle of a restoration.
             await self._following.catch_up()
             await self._following.replay(writer.last)
