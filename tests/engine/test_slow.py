@@ -101,9 +101,12 @@ async def test_each_kind_has_a_line_with_ids_and_without_values(
     async with open_async(tmp_path) as book:
         await used(book)
         (bookie_id,) = book.ledgers.bookies
-    appends, syncs = lines(caplog, "append"), lines(caplog, "sync")
-    assert appends and syncs
-    assert all(each["bookie"] == bookie_id and each["ledger"] > 0 for each in appends)
+    # Clusters that other tests keep in this process have slow calls, too.
+    appends, syncs = (
+        [each for each in lines(caplog, kind) if each["bookie"] == bookie_id]
+        for kind in ("append", "sync")
+    )
+    assert appends and syncs and all(each["ledger"] > 0 for each in appends)
     shapes = [each["shape"] for each in lines(caplog, "sql") if each["tablespace"] == "default"]
     assert "SELECT count ( * ) FROM cow WHERE name = ? OR id > ?" in shapes
     assert "INSERT INTO cow VALUES ( ? ) , ( ? )" in shapes
