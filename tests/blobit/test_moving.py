@@ -1,7 +1,8 @@
 """Buckets move between tablespaces while they are in use."""
 
 import asyncio
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -535,27 +536,33 @@ async def test_what_is_put_while_the_last_rows_are_copied_waits_and_is_there(
             await bucket.get("large")
 
 
+@contextmanager
+def commit_lost_before_a_move(store: Store) -> Iterator[None]:
+    """The next commit is lost and not done, and the bucket is moved before anybody looks."""
+    commit, lost = _Elsewhere.commit, list[bool]()
+
+    async def lose(self: Any) -> None:
+        if lost:
+            await commit(self)
+            return
+        lost.append(True)
+        await self._session.rollback()
+        await store.blobs.move_bucket("cows")
+        raise CommitUnknown("its answer was lost")
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(_Elsewhere, "commit", lose)
+        yield
+
+
 async def test_rows_that_were_cleaned_away_tell_nobody_that_a_deletion_was_done(
     tmp_path: Path,
 ) -> None:
     async with clustered(tmp_path, EAGER) as store, store.another(EAGER) as other:
         bucket = await filled(store)
-        far, commit = await other.bucket("cows"), _Elsewhere.commit
-        lost: list[bool] = []
-
-        async def lose(self: Any) -> None:
-            if lost:
-                await commit(self)
-                return
-            lost.append(True)
-            await self._session.rollback()
-            await store.blobs.move_bucket("cows")
-            raise CommitUnknown("its answer was lost")
-
-        with pytest.MonkeyPatch.context() as patch:
-            patch.setattr(_Elsewhere, "commit", lose)
-            with pytest.raises(CommitOutcomeUnknown):
-                await far.delete("large")
+        far = await other.bucket("cows")
+        with commit_lost_before_a_move(store), pytest.raises(CommitOutcomeUnknown):
+            await far.delete("large")
         assert await far.get("large") == await bucket.get("large") == body(700)
 
 
@@ -565,22 +572,9 @@ async def test_rows_that_were_cleaned_away_tell_nobody_that_an_unnamed_object_wa
     async with clustered(tmp_path, EAGER) as store, store.another(EAGER) as other:
         bucket = await filled(store)
         kept = await bucket.put_unnamed(body(9))
-        far, commit = await other.bucket("cows"), _Elsewhere.commit
-        lost: list[bool] = []
-
-        async def lose(self: Any) -> None:
-            if lost:
-                await commit(self)
-                return
-            lost.append(True)
-            await self._session.rollback()
-            await store.blobs.move_bucket("cows")
-            raise CommitUnknown("its answer was lost")
-
-        with pytest.MonkeyPatch.context() as patch:
-            patch.setattr(_Elsewhere, "commit", lose)
-            with pytest.raises(CommitOutcomeUnknown):
-                await far.delete_unnamed(kept)
+        far = await other.bucket("cows")
+        with commit_lost_before_a_move(store), pytest.raises(CommitOutcomeUnknown):
+            await far.delete_unnamed(kept)
         assert await store.blobs.get(kept) == body(9)
         assert await far.delete_unnamed(kept)
 
