@@ -323,7 +323,8 @@ class AsyncBucket:
             return Effect(core.freed(found[key], known), present is not None)
 
         def confirm(found: Found) -> bool | None:
-            return True if found[key] is None else None
+            # The object that met the condition may have been removed by somebody else.
+            return True if if_match is None and found[key] is None else None
 
         return await core.commit(Change((key,), decide, confirm, 2 * len(name)), known)
 

@@ -9,7 +9,8 @@ Invariants:
   becomes visible.
 - A change that is refused leaves the others of its batch alone.
 - A change is answered when it is durable. Where nobody can say whether a transaction was committed,
-  the rows are read again: what carries the change's own mark has happened.
+  the rows are read again: what carries the change's own mark has happened. A change that wrote
+  nothing in it, because it was refused for example, is decided again.
 - The objects and bytes that a batch adds are counted in its own transaction (`counting.py`), which
   also refuses changes of objects or uploads in a deleted bucket.
 - Changes that wait or are on their way hold at most `commit_pending_bytes_max`.
@@ -107,11 +108,13 @@ class LedgerGone(BlobError):
 class _Pending:
     """A change that waits for its answer."""
 
-    __slots__ = ("answered", "change")
+    __slots__ = ("answered", "change", "writes")
 
     def __init__(self, change: Deciding[Any], answered: "asyncio.Future[Any]") -> None:
         self.change = change
         self.answered = answered
+        self.writes = True
+        """Whether the transaction that was last attempted may have written something for it."""
 
     def answer(self, value: Any) -> None:
         if not self.answered.done():
@@ -135,6 +138,7 @@ class _Decided:
         self._refused: list[tuple[_Pending, BlobError]] = []
         writes, made = self.writes, self._made
         for pending in batch:
+            pending.writes = False
             try:
                 counting.check(pending.change.keys, pending.change.buckets)
                 effect = pending.change.decide(found)
@@ -142,6 +146,7 @@ class _Decided:
             except BlobError as error:
                 self._refused.append((pending, error))
                 continue
+            pending.writes = bool(effect.writes)
             for key, row in effect.writes.items():
                 writes[key] = row
                 if key in found:
@@ -254,8 +259,9 @@ class Committer:
                 await self._attempt(batch)
                 return
             except CommitUnknown as error:
-                await self._find_out(batch, error)
-                return
+                await self._find_out([pending for pending in batch if pending.writes], error)
+                batch = [pending for pending in batch if not pending.writes]
+                continue
             except (ForeignKeyViolation, TooLarge) as error:
                 if len(batch) == 1:
                     batch[0].fail(_refused(error))

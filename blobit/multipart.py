@@ -189,10 +189,8 @@ class Multipart:
                 writes.update(self._freed(upload_id, row, known))
             return Effect(writes, True)
 
-        def confirm(found: Found) -> bool | None:
-            return True if found[key] is None else None
-
-        return Change((key,), decide, confirm)
+        # An upload that has gone may have been completed by somebody else.
+        return Change((key,), decide, lambda found: None)
 
     async def uploads(self) -> list[UploadInfo]:
         """Those that are neither completed nor over."""

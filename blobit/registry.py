@@ -386,7 +386,9 @@ class Registry:
 
         def confirm(found: Found) -> bool | None:
             present = found[key]
-            return True if present is not None and present["state"] == state else None
+            if present is None or present["bucket_id"] != info.bucket_id:
+                return None
+            return True if present["state"] == state else None
 
         await (await self._committer()).change(Change((key, move_key), decide, confirm))
 

@@ -15,7 +15,6 @@ Invariants:
 """
 
 from collections.abc import AsyncGenerator, Awaitable, Callable, Iterable
-from contextlib import AbstractAsyncContextManager, nullcontext
 
 from engine.errors import (
     CannotRead,
@@ -84,35 +83,27 @@ class ReplicatedLog:
         """
         return await self._lists.read()
 
-    async def lead(
-        self,
-        leader: Leader | None = None,
-        after: HeldList | None = None,
-        turns: AbstractAsyncContextManager[object] | None = None,
-    ) -> LogWriter:
+    async def lead(self, leader: Leader | None = None, after: HeldList | None = None) -> LogWriter:
         """Take the log over: afterwards no older writer gets anything acknowledged any more.
 
-        `leader` was elected: its name is listed with the new epoch. `after` is the list by which it
-        was elected: the epoch is raised from that one's alone. Without them the caller always
-        leads. The last ledger is closed within `turns`, which bound how many are closed at once:
-        the epoch is raised before that, so that other candidates stop. Raises
-        `MetadataUnavailable`, `RecoveryIncomplete`, `NotEnoughBookies` (call again), `Deposed`
-        (somebody else has begun a newer epoch meanwhile), `Unavailable` while a backup is being
-        restored into the store.
+        `leader` was elected: its name is listed with the new epoch. `after` is the list by which
+        it was elected: the epoch is raised from that one's alone. Without them the caller always
+        leads. Raises `MetadataUnavailable`, `RecoveryIncomplete`, `NotEnoughBookies` (call again),
+        `Deposed` (somebody else has begun a newer epoch meanwhile), `Unavailable` while a backup
+        is being restored into the store.
         """
         await check_not_under_way(self._client.store)
         held = after if after is not None else await self._lists.read_fresh()
         held = await self._lists.update(held, raised_from(held.list.epoch, leader))
         epoch = held.list.epoch
-        async with turns or nullcontext():
-            last_entry = await self._close_last(held.list)
-            ledger = await self._create(epoch)
-            try:
-                change = listing(epoch, ledger.ledger_id, last_entry, self._client.clock.wall_ms())
-                held = await self._lists.update(held, change)
-            except BaseException:
-                ledger.abandon(LedgerClosed(f"ledger {ledger.ledger_id} was never used"))
-                raise
+        last_entry = await self._close_last(held.list)
+        ledger = await self._create(epoch)
+        try:
+            change = listing(epoch, ledger.ledger_id, last_entry, self._client.clock.wall_ms())
+            held = await self._lists.update(held, change)
+        except BaseException:
+            ledger.abandon(LedgerClosed(f"ledger {ledger.ledger_id} was never used"))
+            raise
         return LogWriter(
             client=self._client,
             lists=self._lists,

@@ -52,6 +52,8 @@ class Election:
         self._address = address
         self._deference_s = 0.0
         self._seen = LogList()
+        self.predecessor = ""
+        """The address of the last leader, even if it has resigned; "" if there was none."""
         self._free_s: float | None = None
         """Since when nobody has led, by what was seen."""
         self._other: Other | None = None
@@ -63,11 +65,6 @@ class Election:
     def leader(self) -> str:
         """The address of who led when the list was last looked at, "" if nobody did."""
         return self._seen.leader_address
-
-    @property
-    def predecessor(self) -> str:
-        """The address of the leader that the list names, even if it has resigned; "" if none."""
-        return self._seen.leader.address if self._seen.leader is not None else ""
 
     def defer(self, seconds: float) -> None:
         """From now on, give others this much time to be elected first; 0: none."""
@@ -90,6 +87,10 @@ class Election:
     async def look(self) -> None:
         """See who leads. Raises `MetadataUnavailable`, `FormatTooNew`, `CannotRead`."""
         self._note((await self._log.seen()).list)
+
+    def elected(self) -> None:
+        """Note that this replica leads: as long as it does, it does not look at the list."""
+        self.predecessor = self._address
 
     async def campaign(self, able: Callable[[], bool], healthy: Callable[[], bool]) -> "Holding":
         """Wait until this replica may lead: `ReplicatedLog.lead` decides whether it does.
@@ -132,6 +133,7 @@ class Election:
         if (now.epoch, now.leader) != (self._seen.epoch, self._seen.leader):
             self._free_s = None
         self._seen = now
+        self.predecessor = now.leader.address if now.leader is not None else ""
 
     async def _free(self, incarnation: Incarnation, now: LogList) -> bool:
         """Whether nobody else leads, nor can answer as the leader that the list names."""

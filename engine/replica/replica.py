@@ -361,8 +361,9 @@ class Replica(Reading):
         """Take the log over and lead it, until somebody else does."""
         writer: LogWriter | None = None
         try:
-            turns = self._liveness.takeovers
-            writer = await self.log.lead(holding.leader, holding.after, turns)
+            async with self._liveness.takeovers:
+                writer = await self.log.lead(holding.leader, holding.after)
+            self._election.elected()
             # The state may have been cut off in the middle of a restoration.
             await self._following.catch_up()
             await self._following.replay(writer.last)

@@ -110,6 +110,18 @@ def put(name: str, etag: str = "x", if_etag: str | None = None) -> Change[str]:
     return Change((key(name),), decide, confirm)
 
 
+def remove(name: str, if_etag: str | None = None) -> Change[bool]:
+    """Removes a name, if it has this etag; answers whether it was there."""
+
+    def decide(found: Found) -> Effect[bool]:
+        row = found[key(name)]
+        if if_etag is not None and (row is None or row["etag"] != if_etag):
+            raise ConditionFailed(name)
+        return Effect({key(name): None} if row is not None else {}, row is not None)
+
+    return Change((key(name),), decide, lambda found: True if found[key(name)] is None else None)
+
+
 async def test_changes_that_come_together_share_a_transaction() -> None:
     table = Table()
     committer = committer_of(table)
@@ -196,6 +208,29 @@ async def test_a_commit_of_unknown_outcome_is_found_out_by_its_own_mark(applied:
     else:
         assert all(isinstance(answer, CommitOutcomeUnknown) for answer in answers)
     assert len(table.commits) == applied
+
+
+@pytest.mark.parametrize("applied", [True, False])
+async def test_a_change_that_wrote_nothing_in_a_lost_commit_is_decided_again(applied: bool) -> None:
+    table = Table()
+    table.rows[key("cow")] = {"etag": "1"}
+    table.applies_unknown = applied
+    table.failures += [CommitUnknown("the leader went away")]
+    committer = committer_of(table)
+    refused, removed, absent, late = await asyncio.gather(
+        committer.change(remove("cow", if_etag="0")),
+        committer.change(remove("cow", if_etag="1")),
+        committer.change(remove("calf")),
+        committer.change(remove("cow")),
+        return_exceptions=True,
+    )
+    assert isinstance(refused, ConditionFailed) and absent is False
+    if applied:
+        assert removed is True and late is False
+    else:
+        # It was refused in the lost commit because of a removal that did not happen.
+        assert isinstance(removed, CommitOutcomeUnknown) and late is True
+    assert table.rows.get(key("cow")) is None
 
 
 async def test_a_defect_below_is_told_to_all_and_the_next_ones_go_on() -> None:

@@ -1,8 +1,7 @@
 """Buckets move between tablespaces while they are in use."""
 
 import asyncio
-from collections.abc import Awaitable, Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Awaitable, Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -14,7 +13,6 @@ from blobit import (
     AsyncBucket,
     BlobError,
     BucketSettings,
-    CommitOutcomeUnknown,
     GarbageSettings,
     NoSuchBucket,
     NoSuchObject,
@@ -22,13 +20,10 @@ from blobit import (
     SettingsInvalid,
     moving,
 )
-from blobit.committing import Committer
 from blobit.counting import is_frozen
 from blobit.garbage_scope import BucketScope
 from blobit.moving import Phase
-from blobit.rows import _Elsewhere
 from blobit.tables import REGISTRY
-from herd.errors import CommitUnknown
 from herd.wire import table_calls
 from tests.blobit.contract.objects_contract import body
 from tests.blobit.contract.stores import SMALL, Store, clustered, embedded
@@ -534,75 +529,6 @@ async def test_what_is_put_while_the_last_rows_are_copied_waits_and_is_there(
         assert await store.blobs.get(kept) == body(9)
         with pytest.raises(NoSuchObject):
             await bucket.get("large")
-
-
-@contextmanager
-def commit_lost_before_a_move(store: Store) -> Iterator[None]:
-    """The next commit is lost and not done, and the bucket is moved before anybody looks."""
-    commit, lost = _Elsewhere.commit, list[bool]()
-
-    async def lose(self: Any) -> None:
-        if lost:
-            await commit(self)
-            return
-        lost.append(True)
-        await self._session.rollback()
-        await store.blobs.move_bucket("cows")
-        raise CommitUnknown("its answer was lost")
-
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(_Elsewhere, "commit", lose)
-        yield
-
-
-async def test_rows_that_were_cleaned_away_tell_nobody_that_a_deletion_was_done(
-    tmp_path: Path,
-) -> None:
-    async with clustered(tmp_path, EAGER) as store, store.another(EAGER) as other:
-        bucket = await filled(store)
-        far = await other.bucket("cows")
-        with commit_lost_before_a_move(store), pytest.raises(CommitOutcomeUnknown):
-            await far.delete("large")
-        assert await far.get("large") == await bucket.get("large") == body(700)
-
-
-async def test_rows_that_were_cleaned_away_tell_nobody_that_an_unnamed_object_was_deleted(
-    tmp_path: Path,
-) -> None:
-    async with clustered(tmp_path, EAGER) as store, store.another(EAGER) as other:
-        bucket = await filled(store)
-        kept = await bucket.put_unnamed(body(9))
-        far = await other.bucket("cows")
-        with commit_lost_before_a_move(store), pytest.raises(CommitOutcomeUnknown):
-            await far.delete_unnamed(kept)
-        assert await store.blobs.get(kept) == body(9)
-        assert await far.delete_unnamed(kept)
-
-
-async def test_the_move_of_another_process_does_not_confirm_one_whose_start_was_lost(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    async with clustered(tmp_path, EAGER) as store, store.another(EAGER) as other:
-        await filled(store)
-        await store.blobs.set_pool_limits(buckets=1)
-        for name in ("calves", "goats"):
-            await store.blobs.create_bucket(name)
-        await store.blobs.set_pool_limits(buckets=9)
-        info = await store.blobs._registry.find("cows")
-        attempt, lost = Committer._attempt, list[bool]()
-
-        async def lose(self: Committer, batch: Any) -> None:
-            if lost or not any(key[0] == "moves" for one in batch for key in one.change.keys):
-                await attempt(self, batch)
-                return
-            lost.append(True)
-            await other.moves._begin(info, THIRD)
-            raise CommitUnknown("its answer was lost")
-
-        monkeypatch.setattr(Committer, "_attempt", lose)
-        with pytest.raises(CommitOutcomeUnknown):
-            await store.blobs.move_bucket("cows", SECOND)
-        assert (await store.blobs.move_bucket("cows", SECOND)).tablespace == SECOND
 
 
 async def test_a_server_of_an_older_version_is_asked_for_the_place_of_a_bucket_in_a_second_call(

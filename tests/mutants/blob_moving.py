@@ -9,6 +9,7 @@ _COUNTING: Final = "blobit/test_counting.py"
 _CLOSED_WITH_A_PUT: Final = (
     "test_a_bucket_that_is_closed_in_one_transaction_with_a_put_is_closed_afterwards"
 )
+_LOST: Final = "blobit/test_lost_commits.py"
 _READING: Final = "blobit/snapshot/test_reading.py"
 
 BLOB_MOVING_MUTANTS: Final = (
@@ -19,7 +20,7 @@ BLOB_MOVING_MUTANTS: Final = (
         "Counting(change.keys, BASE, (), change.buckets)",
         "Counting(change.keys, BASE, ())",
         by_test(
-            _MOVING,
+            _LOST,
             "test_rows_that_were_cleaned_away_tell_nobody_that_an_unnamed_object_was_deleted",
         ),
     ),
@@ -30,8 +31,60 @@ BLOB_MOVING_MUTANTS: Final = (
         "            return True if found[move_key] == move else None\n",
         "            return True if is_under_way(found[move_key]) else None\n",
         by_test(
-            _MOVING,
+            _LOST,
             "test_the_move_of_another_process_does_not_confirm_one_whose_start_was_lost",
+        ),
+    ),
+    Mutant(
+        "what-wrote-nothing-in-a-lost-commit-is-confirmed",
+        "a change that was refused in a lost commit is decided again",
+        "blobit/committing.py",
+        "            pending.writes = bool(effect.writes)\n",
+        "            pending.writes = True\n",
+        by_test(
+            "blobit/test_committing.py",
+            "test_a_change_that_wrote_nothing_in_a_lost_commit_is_decided_again",
+        ),
+    ),
+    Mutant(
+        "what-was-refused-in-a-lost-commit-is-confirmed",
+        "a change that was refused in a lost commit is decided again",
+        "blobit/committing.py",
+        "            pending.writes = False\n",
+        "            pending.writes = True\n",
+        by_test(
+            "blobit/test_committing.py",
+            "test_a_change_that_wrote_nothing_in_a_lost_commit_is_decided_again",
+        ),
+    ),
+    Mutant(
+        "somebody-elses-deletion-confirms-one-with-a-condition",
+        "a deletion with a condition is not confirmed by the absence of the object",
+        "blobit/bucket.py",
+        "            return True if if_match is None and found[key] is None else None\n",
+        "            return True if found[key] is None else None\n",
+        by_test(
+            _LOST, "test_the_deletion_of_another_process_does_not_confirm_one_with_a_condition"
+        ),
+    ),
+    Mutant(
+        "a-completed-upload-counts-as-aborted",
+        "an abort is not confirmed by the absence of the upload",
+        "blobit/multipart.py",
+        "        return Change((key,), decide, lambda found: None)\n",
+        "        return Change((key,), decide, lambda found: None if found[key] else True)\n",
+        by_test(_LOST, "test_an_upload_that_was_completed_is_not_reported_as_aborted"),
+    ),
+    Mutant(
+        "a-new-bucket-confirms-the-state-of-the-deleted-one",
+        "a state is confirmed only by the row of the same bucket",
+        "blobit/registry.py",
+        '            if present is None or present["bucket_id"] != info.bucket_id:\n'
+        "                return None\n",
+        "            if present is None:\n                return None\n",
+        by_test(
+            _LOST,
+            "test_a_new_bucket_of_the_same_name_does_not_confirm_the_state_of_the_deleted_one",
         ),
     ),
     Mutant(
@@ -89,7 +142,7 @@ BLOB_MOVING_MUTANTS: Final = (
         "            known = found and all(lives_here(found[moving_key(each)]) for each in own)\n",
         "            known = found\n",
         by_test(
-            _MOVING,
+            _LOST,
             "test_rows_that_were_cleaned_away_tell_nobody_that_a_deletion_was_done",
         ),
     ),

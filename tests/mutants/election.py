@@ -299,8 +299,8 @@ _ELECTIONS: Final = (
         "a-replica-forgets-by-which-list-it-was-elected",
         "the epoch is raised from the list by which its leader was elected alone",
         _REPLICA,
-        "self.log.lead(holding.leader, holding.after, turns)",
-        "self.log.lead(holding.leader, None, turns)",
+        "self.log.lead(holding.leader, holding.after)",
+        "self.log.lead(holding.leader)",
         by_test(
             _LEADERSHIP_TESTS,
             "test_a_candidate_that_is_slow_after_its_election_deposes_no_leader",

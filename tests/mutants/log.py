@@ -26,25 +26,11 @@ LEADING_MUTANTS: Final = (
         _LOG,
         "        held = await self._lists.update(held, raised_from(held.list.epoch, leader))\n"
         "        epoch = held.list.epoch\n"
-        "        async with turns or nullcontext():\n"
-        "            last_entry = await self._close_last(held.list)\n",
+        "        last_entry = await self._close_last(held.list)\n",
         "        last_entry = await self._close_last(held.list)\n"
         "        held = await self._lists.update(held, raised_from(held.list.epoch, leader))\n"
-        "        epoch = held.list.epoch\n"
-        "        async with turns or nullcontext():\n",
+        "        epoch = held.list.epoch\n",
         by_test(_LEADING_TESTS, "test_a_takeover_raises_the_epoch_then_recovers_then_lists"),
-    ),
-    Mutant(
-        "a-takeover-waits-for-its-turn-before-it-raises-the-epoch",
-        "the epoch is raised before the takeover waits, so that other candidates stop",
-        _LOG,
-        "        held = await self._lists.update(held, raised_from(held.list.epoch, leader))\n"
-        "        epoch = held.list.epoch\n"
-        "        async with turns or nullcontext():\n",
-        "        async with turns or nullcontext():\n"
-        "            held = await self._lists.update(held, raised_from(held.list.epoch, leader))\n"
-        "            epoch = held.list.epoch\n",
-        by_test(_LEADING_TESTS, "test_a_takeover_that_waits_for_its_turn_has_raised_the_epoch"),
     ),
     Mutant(
         "the-epoch-is-raised-again-after-a-conflict",

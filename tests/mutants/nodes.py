@@ -206,6 +206,17 @@ NODE_MUTANTS: Final = (
         by_test(_NODE_TESTS, "test_a_first_successor_whose_takeovers_fail_stops_nobody"),
     ),
     Mutant(
+        "a-leader-takes-the-one-before-itself-for-the-last-leader",
+        "a leader knows that it is the last leader itself",
+        "engine/replica/replica.py",
+        "            self._election.elected()\n",
+        "",
+        by_test(
+            _NODE_TESTS,
+            "test_a_leader_gives_way_once_to_a_designated_leader_that_returns",
+        ),
+    ),
+    Mutant(
         "only-designated-leaders-have-successors",
         "a hash orders the replicas where no designated leader is ready",
         _HOSTING,

@@ -51,19 +51,6 @@ async def test_a_ledger_of_a_log_says_whose_it_is() -> None:
     assert custom == {"owner": b"log:cows", "purpose": b"log", "epoch": b"1"}
 
 
-async def test_a_takeover_that_waits_for_its_turn_has_raised_the_epoch() -> None:
-    yard = await Yard.of(3)
-    log, old = await led(yard)
-    turns = asyncio.Semaphore(0)
-    taking = asyncio.create_task(yard.log().lead(turns=turns))
-    for _ in range(1_000):
-        await asyncio.sleep(0)
-    now = await log.list()
-    assert (now.epoch, now.ledgers) == (2, (old.ledger,)) and not taking.done()
-    turns.release()
-    assert (await taking).epoch == 2
-
-
 async def test_a_takeover_raises_the_epoch_then_recovers_then_lists() -> None:
     yard = await Yard.of(3)
     _, old = await led(yard)

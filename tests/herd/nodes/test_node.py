@@ -218,6 +218,36 @@ def test_a_designated_leader_that_was_away_leads_again_when_it_has_caught_up() -
     in_yard(script)
 
 
+def test_a_leader_gives_way_once_to_a_designated_leader_that_returns(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    lead, takeovers = ReplicatedLog.lead, list[str]()
+
+    async def counted(self: ReplicatedLog, leader: Leader | None, *given: Any) -> LogWriter:
+        takeovers.append("" if leader is None else leader.address)
+        return await lead(self, leader, *given)
+
+    async def script(yard: Yard) -> None:
+        await yard.add("a", "b", "c")
+        await yard.commands.create("farm", expected=3, leader="b")
+        await yard.led(by="b")
+        await yard.replicas_on("a", "b", "c")
+        yard.machines["b"].kill()
+        await yard.until(lambda: bool(yard.leaders("farm")))
+        [between] = yard.leaders("farm")
+        space = yard.machines[between].space("farm")
+        assert space is not None and space.replica.predecessor == f"{between}:1"
+        await elapse(4.0)
+        takeovers.clear()
+        yard.machines["b"].start()
+        await yard.led(by="b")
+        assert takeovers == ["b:1"]
+
+    monkeypatch.setattr(ReplicatedLog, "lead", counted)
+    for seed in range(1, 4):
+        in_yard(script, seed)
+
+
 @pytest.mark.parametrize("designated", ["a", ""])
 def test_survivors_share_the_tablespaces_of_a_lost_node_and_try_each_once(
     designated: str, monkeypatch: pytest.MonkeyPatch

@@ -3,6 +3,7 @@
 import asyncio
 import re
 from random import Random
+from types import SimpleNamespace
 
 import pytest
 from sqlglot import exp
@@ -145,7 +146,8 @@ async def test_a_thread_that_parses_a_long_statement_pauses_often(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     pauses: list[float] = []
-    monkeypatch.setattr("herd.turns.time.sleep", pauses.append)
+    # Not `time.sleep` itself, which threads of other tests may call.
+    monkeypatch.setattr("herd.turns.time", SimpleNamespace(sleep=pauses.append))
     text = f"SELECT {'a, ' * 2_000} 1"
     parse(text)
     assert not pauses, "the event loop never pauses"
