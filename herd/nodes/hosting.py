@@ -75,7 +75,8 @@ class Hosted:
         self._settings = settings
         self._stopped = asyncio.Event()
         self._catching_up: asyncio.Task[None] | None = None
-        self._trail: deque[tuple[float, Position]] = deque(maxlen=_TRAIL_LOOKS)
+        self._trail: deque[tuple[float, int, Position]] = deque(maxlen=_TRAIL_LOOKS)
+        """The latest looks: when, the term, and how far the replica was."""
         self._giving: asyncio.Task[None] | None = None
         self._gave_to = ""
         self._gave_s = -1e9
@@ -121,7 +122,7 @@ class Hosted:
         if space.replica.role is Role.FAILED:
             self._stopped.set()
             return
-        self._trail.append((self._clock.monotonic(), space.replica.position))
+        self._trail.append((self._clock.monotonic(), space.term, space.replica.position))
         if self.in_use:
             self._uses = space.uses, space.replica.position
             self._used_s = self._clock.monotonic()
@@ -131,7 +132,7 @@ class Hosted:
             self._gave_to, self._gave_s, self._pause_s = wanted, -1e9, _TRY_AGAIN_S
         if wanted in ("", self._node_id) or not space.term:
             return
-        if self._giving is None and self._is_to_give_way(outlook):
+        if self._giving is None and self._is_to_give_way(space.term, outlook):
             self._giving = asyncio.create_task(self._give_way(space, outlook))
 
     async def stop(self, *, wipe: bool) -> None:
@@ -211,7 +212,7 @@ class Hosted:
         place = ready.index(self._node_id) if self._node_id in ready else len(ready)
         return place * self._settings.succession_ms / 1000
 
-    def _is_to_give_way(self, outlook: Outlook) -> bool:
+    def _is_to_give_way(self, term: int, outlook: Outlook) -> bool:
         """Whether the designated leader follows closely, and it is time to try."""
         now_s = self._clock.monotonic()
         if now_s - self._gave_s < self._pause_s:
@@ -220,7 +221,9 @@ class Hosted:
         if report is None or not report.ready:
             return False
         closely_s = _CLOSELY_LOOKS * self._settings.look_ms / 1000
-        older = [at for seen_s, at in self._trail if now_s - seen_s >= closely_s]
+        # A node that was killed stays registered for a while. It cannot have followed this term.
+        looks = [look for look in self._trail if look[1] == term]
+        older = [at for seen_s, _, at in looks if now_s - seen_s >= closely_s]
         return bool(older) and report.position >= older[-1]
 
     async def _give_way(self, space: Tablespace, outlook: Outlook) -> None:

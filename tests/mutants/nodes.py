@@ -235,6 +235,14 @@ NODE_MUTANTS: Final = (
         by_test(_NODE_TESTS, "test_a_designated_leader_that_lags_behind_is_not_waited_for"),
     ),
     Mutant(
+        "a-leader-gives-way-to-a-node-that-was-killed",
+        "a leader gives way only to a node that has followed its own term",
+        _HOSTING,
+        "        looks = [look for look in self._trail if look[1] == term]\n",
+        "        looks = list(self._trail)\n",
+        by_test(_NODE_TESTS, "test_a_leader_gives_way_once_to_a_designated_leader_that_returns"),
+    ),
+    Mutant(
         "a-leader-gives-way-again-and-again",
         "a leader that gave way in vain tries again less and less often",
         _HOSTING,

@@ -23,7 +23,7 @@ from herd.nodes.facts import AUDITOR, SPACES
 from herd.nodes.hosting import _rank
 from herd.reading_log import log_of
 from herd.store import TablespaceFact
-from tests.herd.nodes.yard import SETTINGS, Bank, Machine, Yard, in_yard
+from tests.herd.nodes.yard import SESSION_S, SETTINGS, Bank, Machine, Yard, in_yard
 from tests.herd.spaces import update
 from tests.simulation.virtual import elapse
 
@@ -237,8 +237,10 @@ def test_a_leader_gives_way_once_to_a_designated_leader_that_returns(
         [between] = yard.leaders("farm")
         space = yard.machines[between].space("farm")
         assert space is not None and space.replica.predecessor == f"{between}:1"
-        await elapse(4.0)
         takeovers.clear()
+        # It takes a while until the killed node is no longer registered.
+        await elapse(SESSION_S + 1.0)
+        assert not takeovers
         yard.machines["b"].start()
         await yard.led(by="b")
         assert takeovers == ["b:1"]
