@@ -310,7 +310,11 @@ class AsyncBucket:
     # Deleting
 
     async def delete(self, name: str, *, if_match: str | None = None) -> bool:
-        """Remove an object; False if there is none of that name. Raises `ConditionFailed`."""
+        """Remove an object; False if there is none of that name.
+
+        Raises `ConditionFailed`, `CommitOutcomeUnknown`. If its leader is lost meanwhile, True can
+        also mean that somebody else has removed the object.
+        """
         name = check_object_name(name)
         core, known = self.core, Known()
         core.check()
@@ -323,7 +327,7 @@ class AsyncBucket:
             return Effect(core.freed(found[key], known), present is not None)
 
         def confirm(found: Found) -> bool | None:
-            # The object that met the condition may have been removed by somebody else.
+            # Somebody else may have removed the object that met the condition.
             return True if if_match is None and found[key] is None else None
 
         return await core.commit(Change((key,), decide, confirm, 2 * len(name)), known)
@@ -376,7 +380,7 @@ class AsyncBucket:
         return await self._multipart.complete(upload_id, numbers, parts)
 
     async def abort_upload(self, upload_id: str) -> None:
-        """Forget an upload and its parts. Raises `NoSuchUpload`."""
+        """Forget an upload and its parts. Raises `NoSuchUpload`, `CommitOutcomeUnknown`."""
         await self._multipart.abort(upload_id)
 
     async def uploads(self) -> Uploads:

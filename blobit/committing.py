@@ -10,7 +10,7 @@ Invariants:
 - A change that is refused leaves the others of its batch alone.
 - A change is answered when it is durable. Where nobody can say whether a transaction was committed,
   the rows are read again: what carries the change's own mark has happened. A change that wrote
-  nothing in it, because it was refused for example, is decided again.
+  nothing in that transaction, for example because it was refused, is decided again.
 - The objects and bytes that a batch adds are counted in its own transaction (`counting.py`), which
   also refuses changes of objects or uploads in a deleted bucket.
 - Changes that wait or are on their way hold at most `commit_pending_bytes_max`.
@@ -114,7 +114,7 @@ class _Pending:
         self.change = change
         self.answered = answered
         self.writes = True
-        """Whether the transaction that was last attempted may have written something for it."""
+        """Whether the last transaction attempted may have written anything for this change."""
 
     def answer(self, value: Any) -> None:
         if not self.answered.done():
@@ -259,8 +259,11 @@ class Committer:
                 await self._attempt(batch)
                 return
             except CommitUnknown as error:
-                await self._find_out([pending for pending in batch if pending.writes], error)
+                wrote = [pending for pending in batch if pending.writes]
+                assert wrote, "a commit without a change"
+                await self._find_out(wrote, error)
                 batch = [pending for pending in batch if not pending.writes]
+                began_s, pause_ms = self._clock.monotonic(), _PAUSE_MS
                 continue
             except (ForeignKeyViolation, TooLarge) as error:
                 if len(batch) == 1:

@@ -189,7 +189,7 @@ class Multipart:
                 writes.update(self._freed(upload_id, row, known))
             return Effect(writes, True)
 
-        # An upload that has gone may have been completed by somebody else.
+        # If the upload is gone, somebody else may have completed it.
         return Change((key,), decide, lambda found: None)
 
     async def uploads(self) -> list[UploadInfo]:

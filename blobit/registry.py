@@ -187,6 +187,8 @@ class Registry:
         committer = await self._committer()
         key: RowKey = ("buckets", (name,))
         move_key: RowKey = ("moves", (info.bucket_id,))
+        gone_key: RowKey = ("deleted_buckets", (info.bucket_id,))
+        kept: Row = {}
         gone: Row = {
             "bucket_id": info.bucket_id,
             "name": name,
@@ -201,14 +203,14 @@ class Registry:
             _check_at_rest(found[move_key], present, info)
             if expected is not None and present["state"] != expected:
                 raise _not_empty(info)
-            kept = {**gone, "tablespace": present["tablespace"], "settings": present["settings"]}
-            return Effect({key: None, ("deleted_buckets", (info.bucket_id,)): kept}, True)
+            kept.update({**gone, **{each: present[each] for each in ("tablespace", "settings")}})
+            return Effect({key: None, gone_key: dict(kept)}, True)
 
         def confirm(found: Found) -> bool | None:
-            return True if found[key] is None else None
+            return True if kept and found[gone_key] == kept else None
 
         try:
-            await committer.change(Change((key, move_key), decide, confirm))
+            await committer.change(Change((key, move_key, gone_key), decide, confirm))
         except BucketNotEmpty:
             # Somebody has opened it meanwhile, and is to find it open.
             await self._open(info)

@@ -28,7 +28,7 @@ from herdbook.finding import (
 )
 
 if TYPE_CHECKING:
-    from blobit import AsyncBlobs
+    from blobit import AsyncBlobs, AsyncBucket, ObjectInfo
 
 R = TypeVar("R")
 SCHEME: Final = "blobit://"
@@ -179,6 +179,20 @@ class HeldStore:
 
 _held: dict[str, HeldStore] = {}
 _holding = threading.Lock()
+
+
+async def remove_source(bucket: "AsyncBucket", info: "ObjectInfo") -> None:
+    """End a move to another bucket: remove the version that was copied.
+
+    Raises `ConditionFailed`, `CommitOutcomeUnknown`. It does not matter who has removed it.
+    """
+    from blobit import CommitOutcomeUnknown
+
+    try:
+        await bucket.delete(info.name, if_match=info.etag)
+    except CommitOutcomeUnknown:
+        if await bucket.exists(info.name):
+            raise
 
 
 def hold_store(url: str) -> HeldStore:

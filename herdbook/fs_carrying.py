@@ -12,7 +12,7 @@ import errno
 from typing import Final
 
 from blobit import AsyncBlobs, NoSuchBucket, NoSuchObject
-from herdbook.blob_store import parse_address
+from herdbook.blob_store import parse_address, remove_source
 from herdbook.fs_listing import as_of_files
 
 CARRIED_AT_ONCE: Final = 16
@@ -65,7 +65,7 @@ async def _carry_one(blobs: AsyncBlobs, source: str, target: str, *, moving: boo
     info = await bucket.stat(first.name)
     await bucket.copy(first.name, second.name, to=to)
     if moving:
-        await bucket.delete(first.name, if_match=info.etag)
+        await remove_source(bucket, info)
 
 
 async def objects_among(blobs: AsyncBlobs, paths: list[str]) -> list[str]:

@@ -19,6 +19,7 @@ Invariants (`tests/leadership/model.py` checks them over every order of all mess
 import asyncio
 import contextlib
 import random
+from collections import deque
 from collections.abc import Callable
 from typing import Final
 
@@ -32,6 +33,7 @@ from engine.metadata.contract import MetadataStore
 from engine.metadata.liveness import Incarnation, Liveness, Other
 from engine.ports.clock import Clock
 
+_ELECTIONS: Final = 16
 _OLD_LOOKS_A_LEASE: Final = 4
 _OLD_DRIFT: Final = 1.05
 """The older programs allowed for clocks whose speeds differ by 5 %."""
@@ -52,8 +54,8 @@ class Election:
         self._address = address
         self._deference_s = 0.0
         self._seen = LogList()
-        self.predecessor = ""
-        """The address of the last leader, even if it has resigned; "" if there was none."""
+        self._elections: deque[tuple[int, str]] = deque(maxlen=_ELECTIONS)
+        """The latest elections that were seen: epoch and address."""
         self._free_s: float | None = None
         """Since when nobody has led, by what was seen."""
         self._other: Other | None = None
@@ -88,9 +90,13 @@ class Election:
         """See who leads. Raises `MetadataUnavailable`, `FormatTooNew`, `CannotRead`."""
         self._note((await self._log.seen()).list)
 
-    def elected(self) -> None:
-        """Note that this replica leads: as long as it does, it does not look at the list."""
-        self.predecessor = self._address
+    def elected(self, epoch: int) -> None:
+        """Note that this replica leads. While it does, it does not read the list."""
+        self._elections.append((epoch, self._address))
+
+    def elected_since(self, epoch: int) -> set[str]:
+        """The addresses of the leader of an epoch and of all that were elected after it."""
+        return {address for elected, address in self._elections if elected >= epoch}
 
     async def campaign(self, able: Callable[[], bool], healthy: Callable[[], bool]) -> "Holding":
         """Wait until this replica may lead: `ReplicatedLog.lead` decides whether it does.
@@ -132,8 +138,9 @@ class Election:
     def _note(self, now: LogList) -> None:
         if (now.epoch, now.leader) != (self._seen.epoch, self._seen.leader):
             self._free_s = None
+            if now.leader is not None:
+                self._elections.append((now.leader.epoch, now.leader.address))
         self._seen = now
-        self.predecessor = now.leader.address if now.leader is not None else ""
 
     async def _free(self, incarnation: Incarnation, now: LogList) -> bool:
         """Whether nobody else leads, nor can answer as the leader that the list names."""

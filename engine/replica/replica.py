@@ -189,9 +189,9 @@ class Replica(Reading):
         return self.address if self.role is Role.LEADER else self._election.leader
 
     @property
-    def predecessor(self) -> str:
-        """The address of the last leader, even if it has resigned; "" if there was none."""
-        return self._election.predecessor
+    def predecessors(self) -> set[str]:
+        """The address of the last leader, and of all that were elected since and wrote nothing."""
+        return self._election.elected_since(self.epoch)
 
     def propose(
         self, command: bytes, *, level: int = 1, request: Request | None = None
@@ -361,9 +361,12 @@ class Replica(Reading):
         """Take the log over and lead it, until somebody else does."""
         writer: LogWriter | None = None
         try:
+            # The epoch is raised after the wait: until then, other nodes may lead what waits here.
             async with self._liveness.takeovers:
+                self._check_lead(holding)
                 writer = await self.log.lead(holding.leader, holding.after)
-            self._election.elected()
+            self._election.elected(writer.epoch)
+            self._check_lead(holding)
             # The state may have been cut off in the middle of a restoration.
             await self._following.catch_up()
             await self._following.replay(writer.last)
@@ -378,6 +381,10 @@ class Replica(Reading):
                 await self._end_term(writer, holding)
             finally:
                 self._ending_term = False
+
+    def _check_lead(self, holding: Holding) -> None:
+        if holding.lost.is_set():
+            raise Deposed(f"log {self.name}: this replica lost the lead before it could use it")
 
     async def _end_term(self, writer: LogWriter | None, holding: Holding) -> None:
         try:

@@ -10,8 +10,8 @@ Invariants:
   uses it until its end; a session that is open and does nothing does not.
 - Whoever is not the designated leader leaves the lead to it for a while, if it is ready and
   was not the last leader. Otherwise a hash orders the replicas, and each waits a little longer than
-  the one before. So the survivors of a lost node share its tablespaces, and do not all try to take
-  over each one.
+  the one before. So the survivors of a lost node share its tablespaces. A node takes over what
+  another one has not come to within that time.
 """
 
 import asyncio
@@ -198,11 +198,11 @@ class Hosted:
 
     def _deference_s(self, space: Tablespace, outlook: Outlook) -> float:
         """How long to wait for the replica that should lead next."""
-        # The last leader is not waited for: it may be gone although it is still registered.
-        predecessor, ready = space.replica.predecessor, list[str]()
+        # They are not waited for: they may be gone although they are still registered.
+        predecessors, ready = space.replica.predecessors, list[str]()
         for node in self.fact.replicas:
             report = outlook.report(self.name, node)
-            if report is not None and report.ready and outlook.address_of(node) != predecessor:
+            if report is not None and report.ready and outlook.address_of(node) not in predecessors:
                 ready.append(node)
         if self._node_id == self.fact.leader:
             return 0.0

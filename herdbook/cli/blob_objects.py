@@ -16,7 +16,7 @@ import typer
 
 from blobit.errors import ConditionFailed, NoSuchObject
 from engine.ports.workers import Workers
-from herdbook.blob_store import Address
+from herdbook.blob_store import Address, remove_source
 from herdbook.cli.blob_moving import Batches, each_of, in_parallel, is_of_one, told
 from herdbook.cli.blob_store import (
     JOBS,
@@ -207,7 +207,7 @@ class _Carrying:
             copied = await self._source.stat(name) if self._way.moving else None
             info = await self._source.copy(name, target, to=self._target, if_absent=if_absent)
             if copied is not None:
-                await self._source.delete(name, if_match=copied.etag)
+                await remove_source(self._source, copied)
         if self._way.as_json:
             write_json({"from": name, **facts_of(self._target.name, info)})
 

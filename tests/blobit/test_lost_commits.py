@@ -1,4 +1,4 @@
-"""Commits whose answer was lost, and what others do before anybody looks whether they were made."""
+"""Commits whose answer was lost, and what others do before the outcome is looked up."""
 
 from collections.abc import Awaitable, Callable, Iterator
 from contextlib import contextmanager
@@ -21,9 +21,10 @@ FIRST, SECOND, THIRD = "blobs__pool_1", "blobs__pool_2", "blobs__pool_3"
 
 @contextmanager
 def commit_lost(meanwhile: Callable[[], Awaitable[object]], table: str = "") -> Iterator[None]:
-    """The next commit is lost and not done. `meanwhile` happens before anybody looks.
+    """The next commit is not made and its answer is lost.
 
-    With a `table` it is the next commit that decides by rows of this table.
+    `meanwhile` runs before the outcome is looked up. With `table`, it is the next commit that locks
+    rows of that table.
     """
     attempt, lost = Committer._attempt, list[bool]()
 
@@ -42,7 +43,7 @@ def commit_lost(meanwhile: Callable[[], Awaitable[object]], table: str = "") -> 
     assert lost, "no commit was lost"
 
 
-async def test_rows_that_were_cleaned_away_tell_nobody_that_a_deletion_was_done(
+async def test_rows_removed_by_a_move_do_not_confirm_a_deletion(
     tmp_path: Path,
 ) -> None:
     async with clustered(tmp_path, EAGER) as store, store.another(EAGER) as other:
@@ -57,7 +58,7 @@ async def test_rows_that_were_cleaned_away_tell_nobody_that_a_deletion_was_done(
         assert await far.get("large") == await bucket.get("large") == body(700)
 
 
-async def test_rows_that_were_cleaned_away_tell_nobody_that_an_unnamed_object_was_deleted(
+async def test_rows_removed_by_a_move_do_not_confirm_a_deletion_of_an_unnamed_object(
     tmp_path: Path,
 ) -> None:
     async with clustered(tmp_path, EAGER) as store, store.another(EAGER) as other:
@@ -101,6 +102,29 @@ async def test_an_upload_that_was_completed_is_not_reported_as_aborted(tmp_path:
         with pytest.raises(NoSuchUpload):
             await far.abort_upload(upload)
         assert await far.get("elsa") == b"moo"
+
+
+async def test_two_processes_do_not_both_succeed_in_the_same_rename(tmp_path: Path) -> None:
+    async with clustered(tmp_path, EAGER) as store, store.another(EAGER) as other:
+        bucket = await store.blobs.create_bucket("cows")
+        await bucket.put("free", b"moo")
+        far = await other.bucket("cows")
+        with (
+            commit_lost(lambda: bucket.rename("free", "claimed", if_absent=True)),
+            pytest.raises(CommitOutcomeUnknown),
+        ):
+            await far.rename("free", "claimed", if_absent=True)
+
+
+async def test_two_processes_do_not_both_delete_a_bucket(tmp_path: Path) -> None:
+    async with clustered(tmp_path, EAGER) as store, store.another(EAGER) as other:
+        await store.blobs.create_bucket("cows")
+
+        async def delete() -> None:
+            await store.blobs.delete_bucket("cows", force=True)
+
+        with commit_lost(delete, "deleted_buckets"), pytest.raises(CommitOutcomeUnknown):
+            await other.delete_bucket("cows", force=True)
 
 
 async def test_a_new_bucket_of_the_same_name_does_not_confirm_the_state_of_the_deleted_one(

@@ -2,15 +2,18 @@
 
 import json
 from collections.abc import Iterator
+from contextlib import nullcontext
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import pytest
 from click.testing import CliRunner, Result
 from typer.main import get_command
 
 import herdbook
+from blobit import AsyncBucket, CommitOutcomeUnknown, ObjectInfo
 from blobit.sync import Blobs
+from herdbook.blob_store import remove_source
 from herdbook.cli.blob import app
 
 # Made once: it costs as much as most commands.
@@ -332,3 +335,19 @@ def test_what_a_bucket_may_hold_is_said_shown_and_kept_to(blobs: Blobs) -> None:
     assert "cows" in said("buckets")
     for wrong in ("ten", "-1", "1 GiBit", ""):
         failed("quota", "cows", f"--bytes={wrong}", status=2)
+
+
+@pytest.mark.parametrize("gone", [True, False])
+async def test_a_move_ends_well_if_its_source_has_gone_whoever_removed_it(gone: bool) -> None:
+    class Bucket:
+        async def delete(self, name: str, *, if_match: str) -> bool:
+            raise CommitOutcomeUnknown("the leader went away")
+
+        async def exists(self, name: str) -> bool:
+            return not gone
+
+    info = ObjectInfo("cow", 3, "etag", "", 0, None, b"")
+    bucket = cast(AsyncBucket, Bucket())
+    with nullcontext() if gone else pytest.raises(CommitOutcomeUnknown) as caught:
+        await remove_source(bucket, info)
+    assert (caught is None) is gone

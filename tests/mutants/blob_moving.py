@@ -21,7 +21,7 @@ BLOB_MOVING_MUTANTS: Final = (
         "Counting(change.keys, BASE, ())",
         by_test(
             _LOST,
-            "test_rows_that_were_cleaned_away_tell_nobody_that_an_unnamed_object_was_deleted",
+            "test_rows_removed_by_a_move_do_not_confirm_a_deletion_of_an_unnamed_object",
         ),
     ),
     Mutant(
@@ -37,7 +37,7 @@ BLOB_MOVING_MUTANTS: Final = (
     ),
     Mutant(
         "what-wrote-nothing-in-a-lost-commit-is-confirmed",
-        "a change that was refused in a lost commit is decided again",
+        "a change that wrote nothing in a lost commit is decided again",
         "blobit/committing.py",
         "            pending.writes = bool(effect.writes)\n",
         "            pending.writes = True\n",
@@ -66,6 +66,14 @@ BLOB_MOVING_MUTANTS: Final = (
         by_test(
             _LOST, "test_the_deletion_of_another_process_does_not_confirm_one_with_a_condition"
         ),
+    ),
+    Mutant(
+        "a-bucket-that-is-gone-counts-as-deleted-by-this-process",
+        "the deletion of a bucket is confirmed by its own row alone",
+        "blobit/registry.py",
+        "            return True if kept and found[gone_key] == kept else None\n",
+        "            return True if found[key] is None else None\n",
+        by_test(_LOST, "test_two_processes_do_not_both_delete_a_bucket"),
     ),
     Mutant(
         "a-completed-upload-counts-as-aborted",
@@ -143,7 +151,7 @@ BLOB_MOVING_MUTANTS: Final = (
         "            known = found\n",
         by_test(
             _LOST,
-            "test_rows_that_were_cleaned_away_tell_nobody_that_a_deletion_was_done",
+            "test_rows_removed_by_a_move_do_not_confirm_a_deletion",
         ),
     ),
     Mutant(

@@ -84,10 +84,14 @@ BLOB_NAME_MUTANTS: Final = (
     ),
     Mutant(
         "a-rename-takes-anothers-object-for-its-own",
-        "a rename is done only if the target carries the moved version's etag",
+        "a rename is not confirmed by the object that has the new name",
         "blobit/renaming.py",
-        'if row is not None and row["etag"] == moved.etag]',
-        "if row is not None]",
+        "    return await core.commit(Change((old, new), decide, lambda found: None), known)\n\n\n"
+        "async def copy",
+        "    return await core.commit(\n"
+        "        Change((old, new), decide, lambda found: core.alive(found[new])), known\n"
+        "    )\n\n\n"
+        "async def copy",
         by_test(_LOST, "test_a_rename_that_was_not_done_is_not_taken_for_done_by_what_others_do"),
     ),
     Mutant(

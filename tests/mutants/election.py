@@ -296,6 +296,17 @@ _ELECTIONS: Final = (
         ),
     ),
     Mutant(
+        "whoever-lost-the-lead-while-it-waited-takes-over",
+        "a replica that lost the right to lead does not raise the epoch",
+        _REPLICA,
+        "                self._check_lead(holding)\n",
+        "",
+        by_test(
+            _LEADERSHIP_TESTS,
+            "test_a_replica_that_lost_the_lead_before_its_takeover_began_does_not_raise_the_epoch",
+        ),
+    ),
+    Mutant(
         "a-replica-forgets-by-which-list-it-was-elected",
         "the epoch is raised from the list by which its leader was elected alone",
         _REPLICA,

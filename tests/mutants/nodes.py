@@ -170,7 +170,7 @@ NODE_MUTANTS: Final = (
         "who-fell-silent-is-waited-for",
         "the lead is not left to a designated leader that just fell silent",
         _HOSTING,
-        " and outlook.address_of(node) != predecessor:",
+        " and outlook.address_of(node) not in predecessors:",
         ":",
         by_test(
             _NODE_TESTS,
@@ -201,19 +201,33 @@ NODE_MUTANTS: Final = (
         "a-leader-that-resigned-comes-first-again",
         "the last leader is not waited for, even if it has resigned",
         _HOSTING,
-        "predecessor, ready = space.replica.predecessor,",
-        "predecessor, ready = space.replica.leader,",
-        by_test(_NODE_TESTS, "test_a_first_successor_whose_takeovers_fail_stops_nobody"),
+        "predecessors, ready = space.replica.predecessors,",
+        "predecessors, ready = {space.replica.leader},",
+        by_test(
+            _NODE_TESTS,
+            "test_a_first_successor_whose_takeovers_fail_stops_nobody[a ledger-undesignated]",
+        ),
     ),
     Mutant(
-        "a-leader-takes-the-one-before-itself-for-the-last-leader",
+        "a-leader-takes-its-predecessor-for-the-last-leader",
         "a leader knows that it is the last leader itself",
         "engine/replica/replica.py",
-        "            self._election.elected()\n",
+        "            self._election.elected(writer.epoch)\n",
         "",
         by_test(
             _NODE_TESTS,
             "test_a_leader_gives_way_once_to_a_designated_leader_that_returns",
+        ),
+    ),
+    Mutant(
+        "who-was-elected-and-wrote-nothing-is-the-only-predecessor",
+        "the last leader is not waited for after an election that came to nothing",
+        _ELECTION,
+        "for elected, address in self._elections if elected >= epoch}",
+        "for elected, address in [*self._elections][-1:]}",
+        by_test(
+            _NODE_TESTS,
+            "test_a_first_successor_whose_takeovers_fail_stops_nobody[nothing-designated]",
         ),
     ),
     Mutant(

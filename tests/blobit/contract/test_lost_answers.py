@@ -109,3 +109,16 @@ async def test_a_server_lost_in_the_middle_of_a_transaction_costs_a_second_attem
             assert await bucket.get("cow") == body(250) + b"!"
             route.lost_answers.clear()
             route.lost_calls.clear()
+
+
+async def test_a_conditional_deletion_that_was_done_may_have_an_unknown_outcome(
+    tmp_path: Path,
+) -> None:
+    async with bucket_over_a_lossy_way(tmp_path) as (route, bucket):
+        info = await bucket.put("cow", body(30))
+        route.lost_answers.append(messages.Commit)
+        route.lost_calls += [messages.Outcome] * 200
+        with pytest.raises(CommitOutcomeUnknown):
+            await bucket.delete("cow", if_match=info.etag)
+        route.lost_calls.clear()
+        assert not await bucket.exists("cow")

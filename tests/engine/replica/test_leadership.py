@@ -106,6 +106,28 @@ def test_a_deposed_leader_closed_while_ending_its_term_does_not_block_the_next_l
     with_replicas(script)
 
 
+def test_a_replica_that_lost_the_lead_before_its_takeover_began_does_not_raise_the_epoch() -> None:
+    async def script(made: Replicas) -> None:
+        one = await made.leader("one")
+        two = await made.start("two")
+        await elapse(LEASE_S)
+        turns = two._liveness.takeovers
+        while not turns.locked():
+            await turns.acquire()
+        epoch = (await two.log.list()).epoch
+        await one.close()
+        await elapse(LEASE_S)
+        two._room.stalled = lambda: True  # type: ignore[method-assign]
+        await elapse(3 * LEASE_S)
+        turns.release()
+        await elapse(LEASE_S)
+        assert (await two.log.list()).epoch == epoch and two.role is Role.FOLLOWER
+        two._room.stalled = lambda: False  # type: ignore[method-assign]
+        await reached(two.may_answer)
+
+    with_replicas(script)
+
+
 def test_an_end_that_no_bookie_knows_any_more_keeps_nobody_from_leading(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:

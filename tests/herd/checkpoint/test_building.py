@@ -299,7 +299,7 @@ async def test_a_lost_checkpoint_does_not_prevent_new_ones(tmp_path: Path) -> No
                 await took.wait()
         kept = (await setup.checkpointer.list.get()).kept
         assert lost not in kept and len(kept) == 2
-        # It would sweep the orphan itself.
+        # Otherwise the keeper would sweep the orphan first.
         keeping.cancel()
         await asyncio.gather(keeping, return_exceptions=True)
         orphan = await setup.client.create_ledger(

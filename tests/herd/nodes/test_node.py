@@ -12,7 +12,7 @@ from msgspec.msgpack import decode
 
 from engine.errors import NotEnoughBookies
 from engine.log.log import ReplicatedLog
-from engine.log.log_list import Leader, emptied
+from engine.log.log_list import HeldList, Leader, emptied, raised_from
 from engine.log.log_writer import LogWriter
 from engine.metadata.restoring import MARK
 from engine.replica.snapshots import SnapshotRecord
@@ -236,7 +236,7 @@ def test_a_leader_gives_way_once_to_a_designated_leader_that_returns(
         await yard.until(lambda: bool(yard.leaders("farm")))
         [between] = yard.leaders("farm")
         space = yard.machines[between].space("farm")
-        assert space is not None and space.replica.predecessor == f"{between}:1"
+        assert space is not None and space.replica.predecessors == {f"{between}:1"}
         takeovers.clear()
         # It takes a while until the killed node is no longer registered.
         await elapse(SESSION_S + 1.0)
@@ -282,19 +282,23 @@ def test_survivors_share_the_tablespaces_of_a_lost_node_and_try_each_once(
     in_yard(script)
 
 
+@pytest.mark.parametrize("designated", [True, False], ids=["designated", "undesignated"])
+@pytest.mark.parametrize("wrote", [True, False], ids=["a ledger", "nothing"])
 def test_a_first_successor_whose_takeovers_fail_stops_nobody(
-    monkeypatch: pytest.MonkeyPatch,
+    wrote: bool, designated: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     lead, failing, failures = ReplicatedLog.lead, "nobody", 0
 
-    async def failed(self: ReplicatedLog, leader: Leader | None, *given: Any) -> LogWriter:
+    async def failed(self: ReplicatedLog, leader: Leader | None, after: HeldList) -> LogWriter:
         nonlocal failures
-        writer = await lead(self, leader, *given)
-        if leader is not None and leader.address == failing:
-            failures += 1
-            await writer.close()
-            raise NotEnoughBookies("too few bookies answer it")
-        return writer
+        if leader is None or leader.address != failing:
+            return await lead(self, leader, after)
+        failures += 1
+        if wrote:
+            await (await lead(self, leader, after)).close()
+        else:
+            await self._lists.update(after, raised_from(after.list.epoch, leader))
+        raise NotEnoughBookies("too few bookies answer it")
 
     async def script(yard: Yard) -> None:
         nonlocal failing, failures
@@ -302,6 +306,8 @@ def test_a_first_successor_whose_takeovers_fail_stops_nobody(
         await yard.commands.create("farm", expected=3)
         leader = await yard.led()
         await yard.replicas_on("a", "b", "c")
+        if designated:
+            await yard.commands.move_leader("farm", leader)
         await elapse(2.0)
         uuid = (await yard.fact()).uuid
         order = sorted({"a", "b", "c"} - {leader}, key=lambda node: _rank(uuid, node))

@@ -119,7 +119,7 @@ async def test_the_work_on_the_event_loop_does_not_grow_with_the_length_of_a_sta
 async def test_a_long_change_is_planned_off_the_event_loop(
     kind: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    # On a slow machine the slow log would be part of what is counted.
+    # On a slow machine, writing the slow log would be counted too.
     monkeypatch.setattr(SLOW, "sql_s", math.inf)
     before, repeated, after = CHANGES[kind]
     async with asking() as on:
