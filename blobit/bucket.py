@@ -312,8 +312,8 @@ class AsyncBucket:
     async def delete(self, name: str, *, if_match: str | None = None) -> bool:
         """Remove an object; False if there is none of that name.
 
-        Raises `ConditionFailed`, `CommitOutcomeUnknown`. If its leader is lost meanwhile, True can
-        also mean that somebody else has removed the object.
+        Raises `ConditionFailed`, `CommitOutcomeUnknown`. If the leader is lost during the
+        call, True can also mean that somebody else removed the object.
         """
         name = check_object_name(name)
         core, known = self.core, Known()

@@ -260,7 +260,7 @@ class Committer:
                 return
             except CommitUnknown as error:
                 wrote = [pending for pending in batch if pending.writes]
-                assert wrote, "a commit without a change"
+                assert wrote, "a commit of unknown outcome without writes"
                 await self._find_out(wrote, error)
                 batch = [pending for pending in batch if not pending.writes]
                 began_s, pause_ms = self._clock.monotonic(), _PAUSE_MS

@@ -33,7 +33,7 @@ async def rename(core: BucketCore, source: str, target: str, *, if_absent: bool)
         writes = core.freed(found[new], known) | core.freed(found[old], known)
         return Effect(writes | core.placed(moved, known), moved)
 
-    # The object keeps its etag, so somebody else may have made the same change.
+    # The object keeps its etag, so a rename by somebody else looks the same.
     return await core.commit(Change((old, new), decide, lambda found: None), known)
 
 

@@ -522,7 +522,7 @@ def _plain(key: Sequence[Any]) -> Any:
 def told(error: Error) -> BlobError:
     """What a user of the store hears of an error of the database."""
     if isinstance(error, CommitUnknown):
-        return CommitOutcomeUnknown(f"{error.message}: look what came of it, then try again")
+        return CommitOutcomeUnknown(f"{error.message}: check whether it happened, then try again")
     if isinstance(error, DiskFull):
         return errors.DiskFull(error.message)
     if isinstance(error, AccessDenied):

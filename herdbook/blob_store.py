@@ -181,20 +181,6 @@ _held: dict[str, HeldStore] = {}
 _holding = threading.Lock()
 
 
-async def remove_source(bucket: "AsyncBucket", info: "ObjectInfo") -> None:
-    """End a move to another bucket: remove the version that was copied.
-
-    Raises `ConditionFailed`, `CommitOutcomeUnknown`. It does not matter who has removed it.
-    """
-    from blobit import CommitOutcomeUnknown
-
-    try:
-        await bucket.delete(info.name, if_match=info.etag)
-    except CommitOutcomeUnknown:
-        if await bucket.exists(info.name):
-            raise
-
-
 def hold_store(url: str) -> HeldStore:
     """The store of a url, opened if it is not. Raises as `open_blobs` does."""
     found = _held.get(url)
@@ -213,6 +199,27 @@ def let_go(url: str) -> None:
         found = _held.pop(url, None)
     if found is not None:
         found.close()
+
+
+async def remove_source(bucket: "AsyncBucket", info: "ObjectInfo") -> None:
+    """Finish a move to another bucket by removing the version that was copied.
+
+    Raises `ConditionFailed`, `CommitOutcomeUnknown`. If the outcome is unknown, it is enough that
+    the source is gone.
+    """
+    from blobit import BlobError, CommitOutcomeUnknown, NoSuchBucket
+
+    try:
+        await bucket.delete(info.name, if_match=info.etag)
+    except CommitOutcomeUnknown:
+        try:
+            gone = not await bucket.exists(info.name)
+        except NoSuchBucket:
+            gone = True
+        except BlobError:
+            gone = False
+        if not gone:
+            raise
 
 
 def _after_fork() -> None:

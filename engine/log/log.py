@@ -83,18 +83,25 @@ class ReplicatedLog:
         """
         return await self._lists.read()
 
-    async def lead(self, leader: Leader | None = None, after: HeldList | None = None) -> LogWriter:
+    async def lead(
+        self,
+        leader: Leader | None = None,
+        after: HeldList | None = None,
+        check: Callable[[], None] | None = None,
+    ) -> LogWriter:
         """Take the log over: afterwards no older writer gets anything acknowledged any more.
 
         `leader` was elected: its name is listed with the new epoch. `after` is the list by which
         it was elected: the epoch is raised from that one's alone. Without them the caller always
-        leads. Raises `MetadataUnavailable`, `RecoveryIncomplete`, `NotEnoughBookies` (call again),
+        leads. `check` is called before each attempt to raise the epoch, and may end this by an
+        error. Raises `MetadataUnavailable`, `RecoveryIncomplete`, `NotEnoughBookies` (call again),
         `Deposed` (somebody else has begun a newer epoch meanwhile), `Unavailable` while a backup
         is being restored into the store.
         """
         await check_not_under_way(self._client.store)
         held = after if after is not None else await self._lists.read_fresh()
-        held = await self._lists.update(held, raised_from(held.list.epoch, leader))
+        raised = raised_from(held.list.epoch, leader, check)
+        held = await self._lists.update(held, raised)
         epoch = held.list.epoch
         last_entry = await self._close_last(held.list)
         ledger = await self._create(epoch)

@@ -245,13 +245,18 @@ class LogLists:
         return await self._store.set(self.key, encode_list(wanted), version)
 
 
-def raised_from(epoch: int, leader: Leader | None = None) -> Callable[[LogList], LogList]:
+def raised_from(
+    epoch: int, leader: Leader | None = None, check: Callable[[], None] | None = None
+) -> Callable[[LogList], LogList]:
     """The change to the next epoch: from then on no older leader can list a ledger.
 
-    `leader` was elected, and leads in it. It raises `Deposed` if the current epoch is another one.
+    `leader` was elected, and leads in it. It raises `Deposed` if the current epoch is another one,
+    and what `check` raises, which is called before each attempt.
     """
 
     def change(current: LogList) -> LogList:
+        if check is not None:
+            check()
         check_epoch(current, epoch)
         raised = msgspec.structs.replace(current, epoch=epoch + 1)
         if leader is None:

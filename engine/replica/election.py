@@ -95,8 +95,8 @@ class Election:
         self._elections.append((epoch, self._address))
 
     def elected_since(self, epoch: int) -> set[str]:
-        """The addresses of the leader of an epoch and of all that were elected after it."""
-        return {address for elected, address in self._elections if elected >= epoch}
+        """The addresses of the leader of an epoch and of everyone elected after it."""
+        return {address for own, address in self._elections if own >= epoch}
 
     async def campaign(self, able: Callable[[], bool], healthy: Callable[[], bool]) -> "Holding":
         """Wait until this replica may lead: `ReplicatedLog.lead` decides whether it does.
@@ -138,8 +138,9 @@ class Election:
     def _note(self, now: LogList) -> None:
         if (now.epoch, now.leader) != (self._seen.epoch, self._seen.leader):
             self._free_s = None
-            if now.leader is not None:
-                self._elections.append((now.leader.epoch, now.leader.address))
+            named = now.leader
+            if named is not None and (named.epoch, named.address) not in self._elections:
+                self._elections.append((named.epoch, named.address))
         self._seen = now
 
     async def _free(self, incarnation: Incarnation, now: LogList) -> bool:

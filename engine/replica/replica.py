@@ -22,6 +22,7 @@ import asyncio
 import contextlib
 import logging
 from collections.abc import Awaitable
+from functools import partial
 from typing import Any
 
 from engine.errors import (
@@ -190,7 +191,7 @@ class Replica(Reading):
 
     @property
     def predecessors(self) -> set[str]:
-        """The address of the last leader, and of all that were elected since and wrote nothing."""
+        """The addresses of the last leader and of everyone elected since who wrote nothing."""
         return self._election.elected_since(self.epoch)
 
     def propose(
@@ -361,12 +362,11 @@ class Replica(Reading):
         """Take the log over and lead it, until somebody else does."""
         writer: LogWriter | None = None
         try:
-            # The epoch is raised after the wait: until then, other nodes may lead what waits here.
+            # Until the epoch is raised, other nodes may lead the logs that wait here.
             async with self._liveness.takeovers:
-                self._check_lead(holding)
-                writer = await self.log.lead(holding.leader, holding.after)
+                check = partial(self._check_lead, holding)
+                writer = await self.log.lead(holding.leader, holding.after, check)
             self._election.elected(writer.epoch)
-            self._check_lead(holding)
             # The state may have been cut off in the middle of a restoration.
             await self._following.catch_up()
             await self._following.replay(writer.last)
@@ -384,7 +384,7 @@ class Replica(Reading):
 
     def _check_lead(self, holding: Holding) -> None:
         if holding.lost.is_set():
-            raise Deposed(f"log {self.name}: this replica lost the lead before it could use it")
+            raise Deposed(f"log {self.name}: this replica lost the right to lead before its term")
 
     async def _end_term(self, writer: LogWriter | None, holding: Holding) -> None:
         try:

@@ -8,10 +8,10 @@ Invariants:
 - A replica counts, and is read, once it has applied what was in the log when it was started.
 - A replica is idle once nobody has used it for `suspend_after_ms`. A transaction or a statement
   uses it until its end; a session that is open and does nothing does not.
-- Whoever is not the designated leader leaves the lead to it for a while, if it is ready and
-  was not the last leader. Otherwise a hash orders the replicas, and each waits a little longer than
-  the one before. So the survivors of a lost node share its tablespaces. A node takes over what
-  another one has not come to within that time.
+- Whoever is not the designated leader leaves the lead to it for a while, if it is ready and did not
+  lead last and has not been elected in vain since. Otherwise a hash orders the replicas, and each
+  waits a little longer than the one before. So the survivors of a lost node share its tablespaces.
+  If a node has not taken a tablespace over by then, the next one does.
 """
 
 import asyncio
@@ -76,7 +76,7 @@ class Hosted:
         self._stopped = asyncio.Event()
         self._catching_up: asyncio.Task[None] | None = None
         self._trail: deque[tuple[float, int, Position]] = deque(maxlen=_TRAIL_LOOKS)
-        """The latest looks: when, the term, and how far the replica was."""
+        """The latest looks: when, the term, and how far the replica had got."""
         self._giving: asyncio.Task[None] | None = None
         self._gave_to = ""
         self._gave_s = -1e9
@@ -198,7 +198,7 @@ class Hosted:
 
     def _deference_s(self, space: Tablespace, outlook: Outlook) -> float:
         """How long to wait for the replica that should lead next."""
-        # They are not waited for: they may be gone although they are still registered.
+        # Predecessors are not waited for: they may be gone although they are still registered.
         predecessors, ready = space.replica.predecessors, list[str]()
         for node in self.fact.replicas:
             report = outlook.report(self.name, node)
@@ -221,7 +221,7 @@ class Hosted:
         if report is None or not report.ready:
             return False
         closely_s = _CLOSELY_LOOKS * self._settings.look_ms / 1000
-        # A node that was killed stays registered for a while. It cannot have followed this term.
+        # A node that was killed before this term may be registered, but cannot have followed it.
         looks = [look for look in self._trail if look[1] == term]
         older = [at for seen_s, _, at in looks if now_s - seen_s >= closely_s]
         return bool(older) and report.position >= older[-1]

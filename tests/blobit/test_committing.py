@@ -228,7 +228,7 @@ async def test_a_change_that_wrote_nothing_in_a_lost_commit_is_decided_again(app
     if applied:
         assert removed is True and late is False
     else:
-        # In the lost commit it had nothing to remove, because of a removal that never happened.
+        # In the lost commit it found nothing to remove: an earlier removal was in it, too.
         assert isinstance(removed, CommitOutcomeUnknown) and late is True
     assert table.rows.get(key("cow")) is None
 

@@ -21,7 +21,7 @@ FIRST, SECOND, THIRD = "blobs__pool_1", "blobs__pool_2", "blobs__pool_3"
 
 @contextmanager
 def commit_lost(meanwhile: Callable[[], Awaitable[object]], table: str = "") -> Iterator[None]:
-    """The next commit is not made and its answer is lost.
+    """The next commit is not made, and its answer is lost.
 
     `meanwhile` runs before the outcome is looked up. With `table`, it is the next commit that locks
     rows of that table.
@@ -121,6 +121,10 @@ async def test_two_processes_do_not_both_delete_a_bucket(tmp_path: Path) -> None
         await store.blobs.create_bucket("cows")
 
         async def delete() -> None:
+            # Their deletions are told apart by the time.
+            began_ms = store.blobs.client.clock.wall_ms()
+            while store.blobs.client.clock.wall_ms() == began_ms:
+                pass
             await store.blobs.delete_bucket("cows", force=True)
 
         with commit_lost(delete, "deleted_buckets"), pytest.raises(CommitOutcomeUnknown):

@@ -11,7 +11,7 @@ from click.testing import CliRunner, Result
 from typer.main import get_command
 
 import herdbook
-from blobit import AsyncBucket, CommitOutcomeUnknown, ObjectInfo
+from blobit import AsyncBucket, CommitOutcomeUnknown, MetadataUnavailable, ObjectInfo
 from blobit.sync import Blobs
 from herdbook.blob_store import remove_source
 from herdbook.cli.blob import app
@@ -337,17 +337,21 @@ def test_what_a_bucket_may_hold_is_said_shown_and_kept_to(blobs: Blobs) -> None:
         failed("quota", "cows", f"--bytes={wrong}", status=2)
 
 
-@pytest.mark.parametrize("gone", [True, False])
-async def test_a_move_ends_well_if_its_source_has_gone_whoever_removed_it(gone: bool) -> None:
+@pytest.mark.parametrize("there", [False, True, MetadataUnavailable("nobody leads")])
+async def test_a_move_whose_deletion_has_an_unknown_outcome_succeeds_if_the_source_is_gone(
+    there: bool | Exception,
+) -> None:
     class Bucket:
         async def delete(self, name: str, *, if_match: str) -> bool:
             raise CommitOutcomeUnknown("the leader went away")
 
         async def exists(self, name: str) -> bool:
-            return not gone
+            if isinstance(there, Exception):
+                raise there
+            return there
 
     info = ObjectInfo("cow", 3, "etag", "", 0, None, b"")
     bucket = cast(AsyncBucket, Bucket())
-    with nullcontext() if gone else pytest.raises(CommitOutcomeUnknown) as caught:
+    with pytest.raises(CommitOutcomeUnknown) if there else nullcontext() as caught:
         await remove_source(bucket, info)
-    assert (caught is None) is gone
+    assert (caught is not None) is bool(there)

@@ -299,8 +299,8 @@ _ELECTIONS: Final = (
         "whoever-lost-the-lead-while-it-waited-takes-over",
         "a replica that lost the right to lead does not raise the epoch",
         _REPLICA,
-        "                self._check_lead(holding)\n",
-        "",
+        "self.log.lead(holding.leader, holding.after, check)",
+        "self.log.lead(holding.leader, holding.after)",
         by_test(
             _LEADERSHIP_TESTS,
             "test_a_replica_that_lost_the_lead_before_its_takeover_began_does_not_raise_the_epoch",
@@ -310,8 +310,8 @@ _ELECTIONS: Final = (
         "a-replica-forgets-by-which-list-it-was-elected",
         "the epoch is raised from the list by which its leader was elected alone",
         _REPLICA,
-        "self.log.lead(holding.leader, holding.after)",
-        "self.log.lead(holding.leader)",
+        "self.log.lead(holding.leader, holding.after, check)",
+        "self.log.lead(holding.leader, None, check)",
         by_test(
             _LEADERSHIP_TESTS,
             "test_a_candidate_that_is_slow_after_its_election_deposes_no_leader",

@@ -24,11 +24,11 @@ LEADING_MUTANTS: Final = (
         "takeover-recovers-before-it-raises-the-epoch",
         "design 4.4: raise the epoch in the list, then recover the last listed ledger",
         _LOG,
-        "        held = await self._lists.update(held, raised_from(held.list.epoch, leader))\n"
+        "        held = await self._lists.update(held, raised)\n"
         "        epoch = held.list.epoch\n"
         "        last_entry = await self._close_last(held.list)\n",
         "        last_entry = await self._close_last(held.list)\n"
-        "        held = await self._lists.update(held, raised_from(held.list.epoch, leader))\n"
+        "        held = await self._lists.update(held, raised)\n"
         "        epoch = held.list.epoch\n",
         by_test(_LEADING_TESTS, "test_a_takeover_raises_the_epoch_then_recovers_then_lists"),
     ),

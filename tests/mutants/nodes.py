@@ -223,8 +223,8 @@ NODE_MUTANTS: Final = (
         "who-was-elected-and-wrote-nothing-is-the-only-predecessor",
         "the last leader is not waited for after an election that came to nothing",
         _ELECTION,
-        "for elected, address in self._elections if elected >= epoch}",
-        "for elected, address in [*self._elections][-1:]}",
+        "for own, address in self._elections if own >= epoch}",
+        "for own, address in [*self._elections][-1:]}",
         by_test(
             _NODE_TESTS,
             "test_a_first_successor_whose_takeovers_fail_stops_nobody[nothing-designated]",

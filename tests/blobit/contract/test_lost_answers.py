@@ -111,7 +111,7 @@ async def test_a_server_lost_in_the_middle_of_a_transaction_costs_a_second_attem
             route.lost_calls.clear()
 
 
-async def test_a_conditional_deletion_that_was_done_may_have_an_unknown_outcome(
+async def test_the_outcome_of_a_conditional_deletion_that_was_done_may_be_unknown(
     tmp_path: Path,
 ) -> None:
     async with bucket_over_a_lossy_way(tmp_path) as (route, bucket):

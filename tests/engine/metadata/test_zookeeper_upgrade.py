@@ -409,6 +409,13 @@ async def test_an_upgrade_stops_when_a_bookie_of_an_earlier_version_registers_me
         def moved(count: int) -> None:
             late.append(asyncio.ensure_future(bookies.register(Registration("b1", 1))))
 
+        move_all = store._move_all
+
+        async def move_later(*given: Any) -> None:
+            await asyncio.gather(*late, return_exceptions=True)
+            await move_all(*given)
+
+        monkeypatch.setattr(store, "_move_all", move_later)
         with pytest.raises(Unavailable, match="bookie b1 cannot read"):
             await Upgrade(store, Hands(), 0).run(moved)
         await asyncio.gather(*late, return_exceptions=True)

@@ -238,7 +238,7 @@ def test_a_leader_gives_way_once_to_a_designated_leader_that_returns(
         space = yard.machines[between].space("farm")
         assert space is not None and space.replica.predecessors == {f"{between}:1"}
         takeovers.clear()
-        # It takes a while until the killed node is no longer registered.
+        # The killed node stays registered for a while.
         await elapse(SESSION_S + 1.0)
         assert not takeovers
         yard.machines["b"].start()
@@ -289,13 +289,15 @@ def test_a_first_successor_whose_takeovers_fail_stops_nobody(
 ) -> None:
     lead, failing, failures = ReplicatedLog.lead, "nobody", 0
 
-    async def failed(self: ReplicatedLog, leader: Leader | None, after: HeldList) -> LogWriter:
+    async def failed(
+        self: ReplicatedLog, leader: Leader | None, after: HeldList, *given: Any
+    ) -> LogWriter:
         nonlocal failures
         if leader is None or leader.address != failing:
-            return await lead(self, leader, after)
+            return await lead(self, leader, after, *given)
         failures += 1
         if wrote:
-            await (await lead(self, leader, after)).close()
+            await (await lead(self, leader, after, *given)).close()
         else:
             await self._lists.update(after, raised_from(after.list.epoch, leader))
         raise NotEnoughBookies("too few bookies answer it")
