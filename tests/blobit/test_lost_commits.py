@@ -16,7 +16,7 @@ from tests.blobit.contract.objects_contract import body
 from tests.blobit.contract.stores import SMALL, clustered
 
 EAGER = replace(SMALL, garbage=GarbageSettings(grace_ms=0, settle_ms=0, orphan_ms=0, batch_rows=5))
-FIRST, SECOND, THIRD = "blobs__pool_1", "blobs__pool_2", "blobs__pool_3"
+SECOND, THIRD = "blobs__pool_2", "blobs__pool_3"
 
 
 @contextmanager
