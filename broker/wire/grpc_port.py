@@ -18,6 +18,9 @@ from engine.transport.security import NO_SECURITY, Security
 
 _SERVICE = "/herdbook.broker.v1.Broker"
 
+# A call that the broker ends during a write does not say why it ended: the next one does.
+_GREETINGS = 3
+
 
 class GrpcWorkerPort:
     """Connects workers to the brokers at some addresses, each "host:port".
@@ -48,14 +51,21 @@ class GrpcWorkerPort:
         self._leader = ""
         channel = self._channels.get(address)
         metadata = await self._channels.metadata(channel)
-        stream = channel.stream_stream(f"{_SERVICE}/Work", None, None)(metadata=metadata)
-        link = GrpcLink(self, address, stream, self._messages)
-        try:
-            await link.greet(hello)
-        except BaseException:
-            await link.close()
-            raise
-        return link
+        tries = _GREETINGS
+        while True:
+            stream = channel.stream_stream(f"{_SERVICE}/Work", None, None)(metadata=metadata)
+            link = GrpcLink(self, address, stream, self._messages)
+            tries -= 1
+            try:
+                await link.greet(hello)
+                return link
+            except SessionLost:
+                await link.close()
+                if not tries:
+                    raise
+            except BaseException:
+                await link.close()
+                raise
 
     def follow(self, leader: str) -> None:
         """Connect there next."""
@@ -138,7 +148,7 @@ class GrpcLink:
             self._stream.cancel()
 
     async def _write(self, packed: list[bytes]) -> None:
-        from grpc import aio
+        from grpc import StatusCode, aio
 
         if self._closed:
             raise SessionLost("the link was closed")
@@ -146,6 +156,9 @@ class GrpcLink:
             for data in packed:
                 await self._stream.write(data)
         except aio.AioRpcError as error:
+            if error.code() is StatusCode.INTERNAL:
+                # gRPC puts this in place of the status that the broker sends.
+                raise SessionLost(f"{self._address} ended the link") from error
             raise error_of_call(self._address, error, reads=True) from error
         except asyncio.InvalidStateError as error:
             raise await self._why() from error

@@ -22,7 +22,7 @@ from broker.connection import (
     Leaving,
     WorkerLimits,
 )
-from broker.errors import NotLeader
+from broker.errors import NotLeader, SessionLost
 from broker.service import Broker
 from broker.task import Status, Task
 from broker.wire import grpc_service
@@ -356,3 +356,45 @@ async def test_what_a_worker_says_in_a_burst_comes_in_its_order() -> None:
         assert listener.link.heard == said
         await link.close()
         await port.close()
+
+
+class EndedDuringAWrite:
+    """Channels on which the broker ends the first calls while the worker writes."""
+
+    def __init__(self, *_: object, ended: int) -> None:
+        self.ended, self.opened, self.cancelled = ended, 0, 0
+
+    def get(self, _: str) -> "EndedDuringAWrite":
+        return self
+
+    async def metadata(self, _: object) -> None:
+        return None
+
+    def stream_stream(self, *_: object) -> Any:
+        self.opened += 1
+        return lambda **_: self
+
+    async def write(self, _: bytes) -> None:
+        if self.opened <= self.ended:
+            nothing = aio.Metadata()
+            raise aio.AioRpcError(grpc.StatusCode.INTERNAL, nothing, nothing, "", "")
+
+    def cancel(self) -> None:
+        self.cancelled += 1
+
+
+@pytest.mark.parametrize("ended", [1, 2, 3])
+async def test_a_worker_greets_again_if_the_call_ends_during_the_write(
+    monkeypatch: pytest.MonkeyPatch, ended: int
+) -> None:
+    """The call that follows says why the broker ended it."""
+    channels = EndedDuringAWrite(ended=ended)
+    monkeypatch.setattr("broker.wire.grpc_port.Channels", lambda *_: channels)
+    port = GrpcWorkerPort(["broker:1"])
+    hello = Hello("elsa", "p", "here", ("milk",), WorkerLimits(1))
+    if ended < 3:
+        await port.connect(hello)
+    else:
+        with pytest.raises(SessionLost, match="ended the link"):
+            await port.connect(hello)
+    assert (channels.opened, channels.cancelled) == (min(ended + 1, 3), ended)
