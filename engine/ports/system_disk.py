@@ -18,7 +18,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from functools import cache
 from pathlib import Path
-from typing import Final
+from typing import Final, NoReturn
 
 from engine.errors import DiskFull
 from engine.ports.disk import RootGone, Space
@@ -211,12 +211,15 @@ class SystemAppendFile:
         if self._descriptor < 0 or self._failed:
             raise self._refusal()
         written = sum(map(len, parts)) if ahead_bytes else 0
-        with naming(self._path):
+        # Without `naming`: this and `sync` are called for each write of a journal.
+        try:
             if ahead_bytes and self._end + written > self._reached:
                 _write_whole(self._descriptor, [*parts, bytes(ahead_bytes)], self._end)
                 self._reached = self._end + written + ahead_bytes
             else:
                 written = _write_whole(self._descriptor, parts, self._end)
+        except OSError as error:
+            _raise_named(error, self._path)
         self._last = self._end
         self._end += written
         return written
@@ -225,19 +228,21 @@ class SystemAppendFile:
         """Let the disk begin with what was written last, without waiting for it."""
         if _ADVISE is not None and self._descriptor >= 0:
             # Linux begins to write what is dirty of pages that are said not to be needed.
-            with suppress(OSError):
+            # (No `suppress`: this is called for each write of a journal.)
+            try:
                 _ADVISE(self._descriptor, self._last, self._end - self._last, _NOT_NEEDED)
+            except OSError:
+                pass
 
     def sync(self) -> None:
         """Make all that was written durable. After one failure every later call fails."""
         if self._descriptor < 0 or self._failed:
             raise self._refusal()
         try:
-            with naming(self._path):
-                _sync(self._descriptor)
-        except OSError:
+            _sync(self._descriptor)
+        except OSError as error:
             self._failed = True
-            raise
+            _raise_named(error, self._path)
 
     def trim(self) -> None:
         """Cut off zeros that stand ahead, durably. After one failure every later call fails."""
@@ -270,10 +275,15 @@ def naming(path: Path) -> Iterator[None]:
     try:
         yield
     except OSError as error:
-        if (named := _named(error, path)) is not error:
-            raise named from error
-        # An error must not be its own cause: a search for the first cause would not end.
-        raise
+        _raise_named(error, path)
+
+
+def _raise_named(error: OSError, path: Path) -> NoReturn:
+    """Raise an error as `naming` does."""
+    if (named := _named(error, path)) is not error:
+        raise named from error
+    # An error must not be its own cause: a search for the first cause would not end.
+    raise error
 
 
 def _named(error: OSError, path: Path) -> OSError:
