@@ -38,6 +38,7 @@ from engine.errors import (
 )
 from engine.metadata.contract import MetadataStore
 from engine.metadata.majors import FIRST_MAJOR, LAYOUT_MAJOR, check_major, encode_major
+from engine.metadata.takeovers import Takeovers
 from engine.ports.clock import Clock
 
 PROCESSES: Final = "/processes"
@@ -121,8 +122,8 @@ class Liveness:
         self._removing: dict[str, float] = {}
         self._unfinished: list[Callable[[], Awaitable[None]]] = []
         self._closed = False
-        self.takeovers = asyncio.Semaphore(_TAKEOVERS)
-        """To be held while a log is taken over: another process may have led hundreds of them."""
+        self.takeovers = Takeovers(_TAKEOVERS)
+        """A turn of it is held while a log is taken over."""
 
     async def incarnation(self) -> "Incarnation":
         """This process's incarnation that is not over; waits until there is one."""

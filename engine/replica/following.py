@@ -11,6 +11,7 @@ Invariants:
 import asyncio
 import contextlib
 import logging
+import math
 from contextlib import aclosing
 from typing import Final
 
@@ -28,6 +29,7 @@ from engine.log.log_list import LogList
 from engine.log.log_reader import Batch
 from engine.log.position import START, Position
 from engine.metadata.contract import MetadataStore
+from engine.ports.clock import Clock
 from engine.replica.applier import Applier
 from engine.replica.settings import ReplicaSettings
 from engine.replica.snapshots import SnapshotRecord, Snapshots
@@ -53,6 +55,7 @@ class Following:
         waiting: Waiting,
         replica: str,
         settings: ReplicaSettings,
+        clock: Clock,
     ) -> None:
         self._log = log
         self._applier = applier
@@ -66,6 +69,9 @@ class Following:
         """Whether the state is being replaced, and says nothing."""
         self.replaced = 0
         """How often it was, since the start: what was kept beside it is of another one."""
+        self.applied_s = -math.inf
+        """When an entry of the log was applied last, on the monotonic clock."""
+        self._clock = clock
         self._settings = settings
 
     async def catch_up(self) -> None:
@@ -160,6 +166,7 @@ class Following:
             raise
         except EngineError as error:
             raise ReplicaFailed(str(error)) from error
+        self.applied_s = self._clock.monotonic()
         # Only a leader tells it.
         self._applier.hash_due = None
         self._waiting.reached(self._applier.cursor)

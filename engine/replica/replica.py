@@ -363,7 +363,7 @@ class Replica(Reading):
         writer: LogWriter | None = None
         try:
             # Until the epoch is raised, other nodes may lead the logs that wait here.
-            async with self._liveness.takeovers:
+            async with self._liveness.takeovers.turn(self._following.applied_s):
                 check = partial(self._check_lead, holding)
                 writer = await self.log.lead(holding.leader, holding.after, check)
             self._election.elected(writer.epoch)
@@ -458,6 +458,7 @@ class Replica(Reading):
             waiting=self._waiting,
             replica=self.replica_id,
             settings=self.settings,
+            clock=self._client.clock,
         )
 
     def _measures_of(self, metrics: Metrics) -> ReplicaMeasures:

@@ -13,10 +13,12 @@ _PLACING: Final = "herd/nodes/placing.py"
 _NODE: Final = "herd/nodes/node.py"
 _SUSPENDING: Final = "herd/nodes/test_suspending.py"
 _TABLESPACE: Final = "herd/tablespace.py"
+_TAKEOVERS: Final = "engine/metadata/takeovers.py"
 _DIRECTORY_TESTS: Final = "herd/nodes/test_directory.py"
 _NODE_TESTS: Final = "herd/nodes/test_node.py"
 _PLACING_TESTS: Final = "herd/nodes/test_placing.py"
 _RESTORING_TESTS: Final = "herd/nodes/test_restoring.py"
+_TURNS: Final = "engine/metadata/test_takeovers.py"
 _ONE_AT_A_TIME: Final = (
     "test_a_tablespace_gets_one_more_replica_at_a_time_on_the_node_with_the_fewest"
 )
@@ -196,6 +198,30 @@ NODE_MUTANTS: Final = (
         by_test(
             _NODE_TESTS, "test_survivors_share_the_tablespaces_of_a_lost_node_and_try_each_once"
         ),
+    ),
+    Mutant(
+        "takeovers-go-in-the-order-in-which-they-came",
+        "the log that was written last is taken over first",
+        _TAKEOVERS,
+        "(-written_s, self._count, turn)",
+        "(0.0, self._count, turn)",
+        by_test(_TURNS, "test_the_log_that_was_written_last_is_taken_over_first"),
+    ),
+    Mutant(
+        "a-cancelled-takeover-keeps-its-turn",
+        "a caller that is cancelled when it gets its turn gives it to the next one",
+        _TAKEOVERS,
+        "                self._pass_on()\n            raise\n",
+        "                pass\n            raise\n",
+        by_test(_TURNS, "test_a_caller_that_is_cancelled_keeps_nobody_waiting[True]"),
+    ),
+    Mutant(
+        "a-follower-does-not-note-when-it-applied",
+        "the tablespaces written last are taken over first",
+        "engine/replica/following.py",
+        "        self.applied_s = self._clock.monotonic()\n",
+        "",
+        by_test(_NODE_TESTS, "test_the_tablespaces_written_last_are_taken_over_before_the_others"),
     ),
     Mutant(
         "a-leader-that-resigned-comes-first-again",

@@ -1,6 +1,7 @@
 """Who leads when each replica's metadata session is slow by itself: in virtual time."""
 
 import asyncio
+from contextlib import AsyncExitStack
 
 import pytest
 
@@ -111,15 +112,15 @@ def test_a_replica_that_lost_the_lead_before_its_takeover_began_does_not_raise_t
         one = await made.leader("one")
         two = await made.start("two")
         await elapse(LEASE_S)
-        turns = two._liveness.takeovers
-        while not turns.locked():
-            await turns.acquire()
+        takeovers, turns = two._liveness.takeovers, AsyncExitStack()
+        while takeovers.free:
+            await turns.enter_async_context(takeovers.turn(0.0))
         epoch = (await two.log.list()).epoch
         await one.close()
         await elapse(LEASE_S)
         two._room.stalled = lambda: True  # type: ignore[method-assign]
         await elapse(3 * LEASE_S)
-        turns.release()
+        await turns.aclose()
         await elapse(LEASE_S)
         assert (await two.log.list()).epoch == epoch and two.role is Role.FOLLOWER
         two._room.stalled = lambda: False  # type: ignore[method-assign]

@@ -282,6 +282,45 @@ def test_survivors_share_the_tablespaces_of_a_lost_node_and_try_each_once(
     in_yard(script)
 
 
+def _has_arrived(bank: Bank) -> bool:
+    return bank.total("b") == 1_000
+
+
+def test_the_tablespaces_written_last_are_taken_over_before_the_others(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    takeovers: list[str] = []
+    lead = ReplicatedLog.lead
+
+    async def counted(self: ReplicatedLog, *given: Any) -> LogWriter:
+        takeovers.append(self.name.removeprefix("herd/"))
+        return await lead(self, *given)
+
+    async def script(yard: Yard) -> None:
+        await yard.add("a", "b")
+        names = [f"farm{number}" for number in range(8)]
+        for name in names:
+            await yard.commands.create(name, expected=2, leader="a")
+            await yard.led(name, by="a")
+            await yard.replicas_on("a", "b", name=name)
+        written = ["farm3", "farm6", "farm1", "farm7"]
+        for name in written:
+            bank = Bank(yard, name)
+            await bank.open()
+            await yard.until(partial(_has_arrived, bank))
+        monkeypatch.setattr(ReplicatedLog, "lead", counted)
+        yard.machines["a"].kill()
+        for name in names:
+            await yard.led(name, by="b")
+        # Nobody waits yet when the first one begins.
+        order = [name for name in takeovers[1:] if name in written]
+        assert takeovers[1 : 1 + len(order)] == order
+        assert order == [name for name in reversed(written) if name in order]
+
+    monkeypatch.setattr("engine.metadata.liveness._TAKEOVERS", 1)
+    in_yard(script)
+
+
 @pytest.mark.parametrize("designated", [True, False], ids=["designated", "undesignated"])
 @pytest.mark.parametrize("wrote", [True, False], ids=["a ledger", "nothing"])
 def test_a_first_successor_whose_takeovers_fail_stops_nobody(
