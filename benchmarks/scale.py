@@ -116,6 +116,18 @@ def failover(setting: Setting) -> list[Result]:
     ]
 
 
+def buckets(setting: Setting) -> list[Result]:
+    """Buckets with an object each: created and filled, listed, read back by another client."""
+    count = setting.size(10_000, 20)
+    with setting.scratch() as folder, _dev(folder) as (url, _):
+        created, listed_s, read = run(_buckets(url, count))
+    return [
+        Result(SUBJECT, "buckets-created", round(created), "buckets with an object/s", None),
+        Result(SUBJECT, "buckets-listed", round(listed_s, 3), "s for all", None),
+        Result(SUBJECT, "buckets-read", round(read), "objects/s", None),
+    ]
+
+
 def clients_of_nodes(setting: Setting) -> list[Result]:
     """Thousands of idle clients of nodes, and then the loss of one of those nodes."""
     with setting.scratch() as folder, _dev(folder) as (url, pid):
@@ -132,6 +144,7 @@ def without_zookeeper(setting: Setting) -> list[Result]:
 SCENARIOS: Final[dict[str, Callable[[Setting], list[Result]]]] = {
     "tablespaces": tablespaces,
     "failover-groups": failover,
+    "buckets": buckets,
     "clients": clients_of_nodes,
     "zookeeper-away": without_zookeeper,
     "ledgers-million": ledgers_million,
@@ -230,6 +243,34 @@ async def _ask_all(book: AsyncCluster, names: list[str]) -> None:
             await session.close()
 
     await asyncio.gather(*map(ask, names))
+
+
+async def _buckets(url: str, count: int) -> tuple[float, float, float]:
+    """Buckets and objects a second, and how long the list of all takes, seconds."""
+    names = {f"bucket-{number:05d}" for number in range(count)}
+    slots = asyncio.Semaphore(_AT_ONCE)
+
+    async def create(book: AsyncCluster, name: str) -> None:
+        async with slots:
+            bucket = await book.blobs.create_bucket(name)
+            await bucket.put("milk", name.encode())
+
+    async def read(book: AsyncCluster, name: str) -> None:
+        async with slots:
+            bucket = await book.blobs.bucket(name)
+            assert await bucket.get("milk") == name.encode()
+
+    async with herdbook.connect_async(url) as book:
+        began_s = time.perf_counter()
+        await asyncio.gather(*[create(book, name) for name in names])
+        created_s = time.perf_counter() - began_s
+    async with herdbook.connect_async(url) as book:
+        began_s = time.perf_counter()
+        assert names <= {info.name for info in await book.blobs.buckets()}
+        listed_s = time.perf_counter() - began_s
+        began_s = time.perf_counter()
+        await asyncio.gather(*[read(book, name) for name in names])
+        return count / created_s, listed_s, count / (time.perf_counter() - began_s)
 
 
 def _beside(scenario: str, many: float, few: float, unit: str) -> Result:
