@@ -18,8 +18,9 @@ from engine.transport.security import NO_SECURITY, Security
 
 _SERVICE = "/herdbook.broker.v1.Broker"
 
-# A call that the broker ends during a write does not say why it ended: the next one does.
-_GREETINGS = 3
+_GREETING_TRIES = 3
+# If the broker ends a call during a write, gRPC may put this in place of the broker's status.
+_HIDDEN = "Internal error from Core"
 
 
 class GrpcWorkerPort:
@@ -51,7 +52,7 @@ class GrpcWorkerPort:
         self._leader = ""
         channel = self._channels.get(address)
         metadata = await self._channels.metadata(channel)
-        tries = _GREETINGS
+        tries = _GREETING_TRIES
         while True:
             stream = channel.stream_stream(f"{_SERVICE}/Work", None, None)(metadata=metadata)
             link = GrpcLink(self, address, stream, self._messages)
@@ -59,7 +60,8 @@ class GrpcWorkerPort:
             try:
                 await link.greet(hello)
                 return link
-            except SessionLost:
+            except _ReasonHidden:
+                # The next call tells the reason.
                 await link.close()
                 if not tries:
                     raise
@@ -95,6 +97,10 @@ class GrpcWorkerPort:
     async def close(self) -> None:
         """Close all channels."""
         await self._channels.close()
+
+
+class _ReasonHidden(SessionLost):
+    """The broker ended the link, and gRPC hides why."""
 
 
 class GrpcLink:
@@ -156,9 +162,8 @@ class GrpcLink:
             for data in packed:
                 await self._stream.write(data)
         except aio.AioRpcError as error:
-            if error.code() is StatusCode.INTERNAL:
-                # gRPC puts this in place of the status that the broker sends.
-                raise SessionLost(f"{self._address} ended the link") from error
+            if error.code() is StatusCode.INTERNAL and error.details() == _HIDDEN:
+                raise _ReasonHidden(f"{self._address} ended the link") from error
             raise error_of_call(self._address, error, reads=True) from error
         except asyncio.InvalidStateError as error:
             raise await self._why() from error

@@ -123,7 +123,7 @@ class Liveness:
         self._unfinished: list[Callable[[], Awaitable[None]]] = []
         self._closed = False
         self.takeovers = Takeovers(_TAKEOVERS)
-        """A turn of it is held while a log is taken over."""
+        """Hold a turn while a log is taken over."""
 
     async def incarnation(self) -> "Incarnation":
         """This process's incarnation that is not over; waits until there is one."""

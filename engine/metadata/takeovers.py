@@ -1,9 +1,12 @@
 """Which logs a process takes over first, when the process that led hundreds of them is gone.
 
 Invariants:
-- At most so many are taken over at a time: all at once, each would take as long as all of them.
+- At most `at_once` logs are taken over at a time. If all ran at once, each would take as long as
+  all together.
 - Of the logs that wait, the one that was written last goes first: its users are waiting for it.
-- A caller that is cancelled, at whatever moment, keeps nobody waiting.
+- A log whose takeover failed waits behind all others until one succeeds. Otherwise logs that cannot
+  be taken over would keep the rest waiting.
+- A cancelled caller never keeps a turn.
 """
 
 import asyncio
@@ -13,17 +16,21 @@ from contextlib import asynccontextmanager
 
 
 class Takeovers:
-    """Takes turns. All methods are called on one event loop."""
+    """Turns for takeovers. All methods are called on one event loop."""
 
     def __init__(self, at_once: int) -> None:
         self.free = at_once
-        """How many more may begin now."""
+        """Free turns."""
         self._waiting: list[tuple[float, int, asyncio.Future[None]]] = []
         self._count = 0
 
     @asynccontextmanager
     async def turn(self, written_s: float) -> AsyncIterator[None]:
-        """Hold a turn for the block; `written_s` is when the log was last seen to be written."""
+        """Hold a turn for the block.
+
+        `written_s` is when the log was written last, as far as is known; `-inf` if its last
+        takeover failed.
+        """
         if self.free:
             self.free -= 1
         else:
@@ -39,8 +46,8 @@ class Takeovers:
         heapq.heappush(self._waiting, (-written_s, self._count, turn))
         try:
             await turn
-        except asyncio.CancelledError:
-            if turn.done() and not turn.cancelled():
+        except BaseException:
+            if not turn.cancel() and not turn.cancelled():
                 self._pass_on()
             raise
 

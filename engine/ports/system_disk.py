@@ -211,7 +211,7 @@ class SystemAppendFile:
         if self._descriptor < 0 or self._failed:
             raise self._refusal()
         written = sum(map(len, parts)) if ahead_bytes else 0
-        # Without `naming`: this and `sync` are called for each write of a journal.
+        # No context manager: a journal calls this and `sync` for each write.
         try:
             if ahead_bytes and self._end + written > self._reached:
                 _write_whole(self._descriptor, [*parts, bytes(ahead_bytes)], self._end)
@@ -228,7 +228,6 @@ class SystemAppendFile:
         """Let the disk begin with what was written last, without waiting for it."""
         if _ADVISE is not None and self._descriptor >= 0:
             # Linux begins to write what is dirty of pages that are said not to be needed.
-            # (No `suppress`: this is called for each write of a journal.)
             try:
                 _ADVISE(self._descriptor, self._last, self._end - self._last, _NOT_NEEDED)
             except OSError:

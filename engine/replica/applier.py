@@ -69,6 +69,8 @@ class Applier:
         self.failed = False
         self.applied_bytes = 0
         """The bytes of entries applied since the start of this process."""
+        self.commands = 0
+        """Entries with commands, or parts of them, that were applied since this process began."""
         self.hash_due: StateHash | None = None
         """A hash that the leader should tell, set when enough entries have passed."""
         self._hashes: dict[int, int] = {}
@@ -139,6 +141,7 @@ class Applier:
             _check_types(outcomes, span)
             self.cursor = span.last
             self.applied_bytes += sum(map(len, bodies))
+            self.commands += len(bodies)
             self._commit()
         except InvalidRequest as error:
             self.failed = True
@@ -216,6 +219,7 @@ class Applier:
 
     def _apply_word(self, kind: int, body: bytes, position: Position) -> Outcome:
         """What replicas tell each other through the log."""
+        self.commands -= 1
         summary = self.summary
         if kind == kinds.SESSION:
             return open_session(self._rows, position, summary.entries)

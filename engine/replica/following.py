@@ -11,7 +11,6 @@ Invariants:
 import asyncio
 import contextlib
 import logging
-import math
 from contextlib import aclosing
 from typing import Final
 
@@ -69,8 +68,9 @@ class Following:
         """Whether the state is being replaced, and says nothing."""
         self.replaced = 0
         """How often it was, since the start: what was kept beside it is of another one."""
-        self.applied_s = -math.inf
-        """When an entry of the log was applied last, on the monotonic clock."""
+        self.written_s = clock.monotonic()
+        """When a command was applied last, or else the start, by the monotonic clock."""
+        self._commands = 0
         self._clock = clock
         self._settings = settings
 
@@ -156,6 +156,12 @@ class Following:
                 return
             await asyncio.sleep(self._settings.retry_pause_ms / 1000)
 
+    def note_written(self) -> None:
+        """Note the time if commands were applied. Replicas write entries for themselves, too."""
+        if self._commands != self._applier.commands:
+            self._commands = self._applier.commands
+            self.written_s = self._clock.monotonic()
+
     async def _apply(self, batch: Batch) -> None:
         while self._state.unwritten_bytes > self._settings.unwritten_bytes_max:
             self._state.check()
@@ -166,7 +172,7 @@ class Following:
             raise
         except EngineError as error:
             raise ReplicaFailed(str(error)) from error
-        self.applied_s = self._clock.monotonic()
+        self.note_written()
         # Only a leader tells it.
         self._applier.hash_due = None
         self._waiting.reached(self._applier.cursor)

@@ -21,6 +21,7 @@ Invariants:
 import asyncio
 import contextlib
 import logging
+import math
 from collections.abc import Awaitable
 from functools import partial
 from typing import Any
@@ -106,7 +107,9 @@ class Replica(Reading):
         self._running: asyncio.Task[None] | None = None
         self._listed: asyncio.Task[None] | None = None
         self._liveness = client.liveness
-        self._resting_until_s = float("-inf")
+        self._resting_until_s = -math.inf
+        self._failed_s: float | None = None
+        """When the log had been written, when this replica last failed to take it over."""
         self._election = Election(client, self.log, replica=replica_id, address=address)
 
     @classmethod
@@ -363,15 +366,20 @@ class Replica(Reading):
         writer: LogWriter | None = None
         try:
             # Until the epoch is raised, other nodes may lead the logs that wait here.
-            async with self._liveness.takeovers.turn(self._following.applied_s):
+            written_s = self._following.written_s
+            rank = -math.inf if self._failed_s == written_s else written_s
+            async with self._liveness.takeovers.turn(rank):
+                self._failed_s = written_s
                 check = partial(self._check_lead, holding)
                 writer = await self.log.lead(holding.leader, holding.after, check)
+            self._failed_s = None
             self._election.elected(writer.epoch)
             # The state may have been cut off in the middle of a restoration.
             await self._following.catch_up()
             await self._following.replay(writer.last)
             await self._serve(writer, holding)
         except Deposed:
+            self._failed_s = None
             with contextlib.suppress(EngineError):
                 await self._election.look()
             raise
@@ -496,6 +504,7 @@ class Replica(Reading):
 
     def _on_applied(self) -> None:
         self._waiting.reached(self._applier.cursor)
+        self._following.note_written()
         if self._duties is not None:
             self._duties.applied()
 

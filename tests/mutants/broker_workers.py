@@ -15,6 +15,14 @@ _KILLED: Final = "broker/worker/test_killed.py"
 
 BROKER_WORKER_MUTANTS: Final[tuple[Mutant, ...]] = (
     Mutant(
+        "a-hidden-reason-is-not-asked-for-again",
+        "a worker that the broker refuses while it greets hears the reason",
+        "broker/wire/grpc_port.py",
+        "_GREETING_TRIES = 3\n",
+        "_GREETING_TRIES = 1\n",
+        by_test(_GRPC, "test_a_worker_greets_again_if_the_call_ends_during_the_write[1]"),
+    ),
+    Mutant(
         "what-does-not-end-keeps-other-tasks-away",
         "an attempt that does not end costs a worker one seat",
         "broker/worker/worker.py",

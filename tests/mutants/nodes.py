@@ -18,6 +18,7 @@ _DIRECTORY_TESTS: Final = "herd/nodes/test_directory.py"
 _NODE_TESTS: Final = "herd/nodes/test_node.py"
 _PLACING_TESTS: Final = "herd/nodes/test_placing.py"
 _RESTORING_TESTS: Final = "herd/nodes/test_restoring.py"
+_LEADERSHIP: Final = "engine/replica/test_leadership.py"
 _TURNS: Final = "engine/metadata/test_takeovers.py"
 _ONE_AT_A_TIME: Final = (
     "test_a_tablespace_gets_one_more_replica_at_a_time_on_the_node_with_the_fewest"
@@ -219,9 +220,36 @@ NODE_MUTANTS: Final = (
         "a-follower-does-not-note-when-it-applied",
         "the tablespaces written last are taken over first",
         "engine/replica/following.py",
-        "        self.applied_s = self._clock.monotonic()\n",
+        "            self.written_s = self._clock.monotonic()\n",
         "",
         by_test(_NODE_TESTS, "test_the_tablespaces_written_last_are_taken_over_before_the_others"),
+    ),
+    Mutant(
+        "a-leader-does-not-note-when-it-wrote",
+        "a leader knows when the log was written last",
+        "engine/replica/replica.py",
+        "        self._following.note_written()\n",
+        "",
+        by_test(_LEADERSHIP, "test_leaders_and_followers_know_when_the_log_was_written_last"),
+    ),
+    Mutant(
+        "replicas-own-entries-count-as-writes",
+        "entries that replicas write for themselves are no writes of users",
+        "engine/replica/applier.py",
+        "        self.commands -= 1\n",
+        "",
+        by_test(_LEADERSHIP, "test_leaders_and_followers_know_when_the_log_was_written_last"),
+    ),
+    Mutant(
+        "a-log-that-cannot-be-taken-over-comes-first",
+        "a log whose takeover failed waits behind all others",
+        "engine/replica/replica.py",
+        "                self._failed_s = written_s\n",
+        "",
+        by_test(
+            _LEADERSHIP,
+            "test_a_log_that_cannot_be_taken_over_waits_behind_all_others_until_it_is_written_again",
+        ),
     ),
     Mutant(
         "a-leader-that-resigned-comes-first-again",

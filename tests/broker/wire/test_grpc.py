@@ -22,7 +22,7 @@ from broker.connection import (
     Leaving,
     WorkerLimits,
 )
-from broker.errors import NotLeader, SessionLost
+from broker.errors import AccessDenied, BrokerUnavailable, NotLeader, SessionLost
 from broker.service import Broker
 from broker.task import Status, Task
 from broker.wire import grpc_service
@@ -361,8 +361,8 @@ async def test_what_a_worker_says_in_a_burst_comes_in_its_order() -> None:
 class EndedDuringAWrite:
     """Channels on which the broker ends the first calls while the worker writes."""
 
-    def __init__(self, *_: object, ended: int) -> None:
-        self.ended, self.opened, self.cancelled = ended, 0, 0
+    def __init__(self, ended: int, details: str = "Internal error from Core") -> None:
+        self.ended, self.details, self.opened, self.cancelled = ended, details, 0, 0
 
     def get(self, _: str) -> "EndedDuringAWrite":
         return self
@@ -377,7 +377,7 @@ class EndedDuringAWrite:
     async def write(self, _: bytes) -> None:
         if self.opened <= self.ended:
             nothing = aio.Metadata()
-            raise aio.AioRpcError(grpc.StatusCode.INTERNAL, nothing, nothing, "", "")
+            raise aio.AioRpcError(grpc.StatusCode.INTERNAL, nothing, nothing, self.details, "")
 
     def cancel(self) -> None:
         self.cancelled += 1
@@ -388,7 +388,7 @@ async def test_a_worker_greets_again_if_the_call_ends_during_the_write(
     monkeypatch: pytest.MonkeyPatch, ended: int
 ) -> None:
     """The call that follows says why the broker ended it."""
-    channels = EndedDuringAWrite(ended=ended)
+    channels = EndedDuringAWrite(ended)
     monkeypatch.setattr("broker.wire.grpc_port.Channels", lambda *_: channels)
     port = GrpcWorkerPort(["broker:1"])
     hello = Hello("elsa", "p", "here", ("milk",), WorkerLimits(1))
@@ -398,3 +398,40 @@ async def test_a_worker_greets_again_if_the_call_ends_during_the_write(
         with pytest.raises(SessionLost, match="ended the link"):
             await port.connect(hello)
     assert (channels.opened, channels.cancelled) == (min(ended + 1, 3), ended)
+
+
+async def test_an_internal_error_of_the_broker_is_told_with_its_text(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    channels = EndedDuringAWrite(1, "the proxy is misconfigured")
+    monkeypatch.setattr("broker.wire.grpc_port.Channels", lambda *_: channels)
+    with pytest.raises(BrokerUnavailable, match="misconfigured"):
+        await GrpcWorkerPort(["broker:1"]).connect(
+            Hello("elsa", "p", "here", ("milk",), WorkerLimits(1))
+        )
+    assert channels.opened == 1
+
+
+async def test_a_worker_that_is_refused_while_it_greets_hears_the_reason() -> None:
+    """However far it has come when the server refuses it."""
+
+    async def work(_: Any, context: Any) -> AsyncIterator[bytes]:
+        await context.abort(grpc.StatusCode.UNAUTHENTICATED, "a token is needed")
+        yield b""
+
+    server = aio.server()
+    handler = grpc.stream_stream_rpc_method_handler(work)
+    server.add_generic_rpc_handlers(
+        (grpc.method_handlers_generic_handler(SERVICE, {"Work": handler}),)
+    )
+    address = f"127.0.0.1:{server.add_insecure_port('127.0.0.1:0')}"
+    await server.start()
+
+    async def refused(port: GrpcWorkerPort) -> None:
+        with pytest.raises(AccessDenied, match="token"):
+            link = await port.connect(Hello("elsa", "p", "here", ("milk",), WorkerLimits(1)))
+            await link.receive()
+        await port.close()
+
+    await asyncio.gather(*[refused(GrpcWorkerPort([address])) for _ in range(50)])
+    await server.stop(None)
