@@ -248,7 +248,7 @@ NODE_MUTANTS: Final = (
         "",
         by_test(
             _LEADERSHIP,
-            "test_a_log_that_cannot_be_taken_over_waits_behind_all_others_until_it_is_written_again",
+            "test_a_log_that_cannot_be_taken_over_waits_behind_all_others",
         ),
     ),
     Mutant(

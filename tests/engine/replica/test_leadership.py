@@ -156,7 +156,7 @@ def test_leaders_and_followers_know_when_the_log_was_written_last() -> None:
     with_replicas(script)
 
 
-def test_a_log_that_cannot_be_taken_over_waits_behind_all_others_until_it_is_written_again(
+def test_a_log_that_cannot_be_taken_over_waits_behind_all_others(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     lead, failing, ranks = ReplicatedLog.lead, True, list[float]()
