@@ -223,7 +223,9 @@ class GroupNode(ReplicaNode):
         with contextlib.suppress(EngineError):
             # As for a client's call, no lease is needed if the log confirms what was read.
             async with ConfirmedReads():
-                told = await play(space, table, plan, name, self._pause, identity)
+                played = await play(space, table, plan, name, self._pause, identity)
+            # What the log did not confirm is no answer.
+            told = played
         return Played(uuid, told)
 
     async def outcome(self, group: str, identity: bytes) -> tuple[str, bool]:
