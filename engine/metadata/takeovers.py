@@ -3,16 +3,18 @@
 Invariants:
 - At most `at_once` logs are taken over at a time. If all ran at once, each would take as long as
   all together.
-- Of the logs that wait, the one that was written last goes first: its users are waiting for it.
-- A log whose takeover failed waits behind all others until one succeeds. Otherwise logs that cannot
-  be taken over would keep the rest waiting.
+- Of the logs that wait, the one that was used last goes first: its users are waiting for it.
+- Every fourth turn goes to the log that has waited longest. So logs that cannot be taken over, and
+  try again and again, do not keep the others waiting.
 - A cancelled caller never keeps a turn.
 """
 
 import asyncio
-import heapq
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
+from typing import Final
+
+_LONGEST_EVERY: Final = 4
 
 
 class Takeovers:
@@ -21,29 +23,29 @@ class Takeovers:
     def __init__(self, at_once: int) -> None:
         self.free = at_once
         """Free turns."""
-        self._waiting: list[tuple[float, int, asyncio.Future[None]]] = []
-        self._count = 0
+        self._waiting: list[tuple[Callable[[], float], asyncio.Future[None]]] = []
+        """In the order in which they came."""
+        self._passed_on = 0
 
     @asynccontextmanager
-    async def turn(self, written_s: float) -> AsyncIterator[None]:
+    async def turn(self, used_s: Callable[[], float]) -> AsyncIterator[None]:
         """Hold a turn for the block.
 
-        `written_s` is when the log was written last, as far as is known; `-inf` if its last
-        takeover failed.
+        `used_s` tells when the log was used last. It is asked again whenever a turn is given: a
+        log may be used while it waits.
         """
         if self.free:
             self.free -= 1
         else:
-            await self._wait(written_s)
+            await self._wait(used_s)
         try:
             yield
         finally:
             self._pass_on()
 
-    async def _wait(self, written_s: float) -> None:
+    async def _wait(self, used_s: Callable[[], float]) -> None:
         turn = asyncio.get_running_loop().create_future()
-        self._count += 1
-        heapq.heappush(self._waiting, (-written_s, self._count, turn))
+        self._waiting.append((used_s, turn))
         try:
             await turn
         except BaseException:
@@ -52,9 +54,13 @@ class Takeovers:
             raise
 
     def _pass_on(self) -> None:
-        while self._waiting:
-            _, _, turn = heapq.heappop(self._waiting)
-            if not turn.done():
-                turn.set_result(None)
-                return
-        self.free += 1
+        self._waiting = [each for each in self._waiting if not each[1].done()]
+        if not self._waiting:
+            self.free += 1
+            return
+        self._passed_on += 1
+        next_one = self._waiting[0]
+        if self._passed_on % _LONGEST_EVERY:
+            next_one = max(self._waiting, key=lambda each: each[0]())
+        self._waiting.remove(next_one)
+        next_one[1].set_result(None)

@@ -21,7 +21,6 @@ Invariants:
 import asyncio
 import contextlib
 import logging
-import math
 from collections.abc import Awaitable
 from functools import partial
 from typing import Any
@@ -107,9 +106,7 @@ class Replica(Reading):
         self._running: asyncio.Task[None] | None = None
         self._listed: asyncio.Task[None] | None = None
         self._liveness = client.liveness
-        self._resting_until_s = -math.inf
-        self._failed_s: float | None = None
-        """When the log had been written, when this replica last failed to take it over."""
+        self._resting_until_s = float("-inf")
         self._election = Election(client, self.log, replica=replica_id, address=address)
 
     @classmethod
@@ -249,6 +246,10 @@ class Replica(Reading):
             raise self._not_leader()
         return await self._duties.snapshot()
 
+    def note_asked(self) -> None:
+        """Note that somebody asks for the leader: if many logs have none, this one goes first."""
+        self._following.note_asked()
+
     def defer(self, seconds: float) -> None:
         """Leave other replicas so much time to be elected first, whenever nobody leads."""
         self._election.defer(seconds)
@@ -366,20 +367,15 @@ class Replica(Reading):
         writer: LogWriter | None = None
         try:
             # Until the epoch is raised, other nodes may lead the logs that wait here.
-            written_s = self._following.written_s
-            rank = -math.inf if self._failed_s == written_s else written_s
-            async with self._liveness.takeovers.turn(rank):
-                self._failed_s = written_s
+            async with self._liveness.takeovers.turn(lambda: self._following.used_s):
                 check = partial(self._check_lead, holding)
                 writer = await self.log.lead(holding.leader, holding.after, check)
-            self._failed_s = None
             self._election.elected(writer.epoch)
             # The state may have been cut off in the middle of a restoration.
             await self._following.catch_up()
             await self._following.replay(writer.last)
             await self._serve(writer, holding)
         except Deposed:
-            self._failed_s = None
             with contextlib.suppress(EngineError):
                 await self._election.look()
             raise

@@ -166,6 +166,8 @@ class Node:
         hosted = await self._find(name)
         space = hosted.space if hosted is not None else None
         if space is None or not space.term:
+            if space is not None:
+                space.replica.note_asked()
             raise self._elsewhere(name)
         return space
 

@@ -16,20 +16,22 @@ class Room:
         self.takeovers = Takeovers(at_once)
         self.inside: list[str] = []
         self.begun: list[str] = []
+        self.used: dict[str, float] = {}
+        """When a log was used after it had begun to wait."""
         self.left = asyncio.Event()
         self.tasks: dict[str, asyncio.Task[None]] = {}
         self._ends: dict[str, asyncio.Event] = {}
 
-    def enter(self, name: str, written_s: float = 0.0) -> None:
+    def enter(self, name: str, used_s: float = 0.0) -> None:
         self._ends[name] = asyncio.Event()
-        self.tasks[name] = asyncio.create_task(self._takes(name, written_s))
+        self.tasks[name] = asyncio.create_task(self._takes(name, used_s))
 
     async def leave(self, name: str) -> None:
         self._ends[name].set()
         await settle()
 
-    async def _takes(self, name: str, written_s: float) -> None:
-        async with self.takeovers.turn(written_s):
+    async def _takes(self, name: str, used_s: float) -> None:
+        async with self.takeovers.turn(lambda: self.used.get(name, used_s)):
             self.begun.append(name)
             self.inside.append(name)
             try:
@@ -57,18 +59,42 @@ async def test_no_more_than_the_limit_are_taken_over_at_a_time() -> None:
     assert room.takeovers.free == 2
 
 
-async def test_the_log_that_was_written_last_is_taken_over_first() -> None:
+async def test_the_log_that_was_used_last_is_taken_over_first() -> None:
     room = Room(1)
     room.enter("first", 9.0)
     await settle()
-    room.enter("never", -math.inf)
     room.enter("old", 1.0)
     room.enter("new", 5.0)
     room.enter("old too", 1.0)
     await settle()
-    for name in ("first", "new", "old", "old too", "never"):
+    for name in ("first", "new", "old", "old too"):
         await room.leave(name)
-    assert room.begun == ["first", "new", "old", "old too", "never"]
+    assert room.begun == ["first", "new", "old", "old too"]
+
+
+async def test_a_log_that_is_used_while_it_waits_is_taken_over_next() -> None:
+    room = Room(1)
+    room.enter("first", 9.0)
+    await settle()
+    room.enter("old", 1.0)
+    room.enter("new", 5.0)
+    await settle()
+    room.used["old"] = 10.0
+    await room.leave("first")
+    assert room.inside == ["old"]
+
+
+async def test_logs_that_come_again_and_again_keep_no_other_one_waiting() -> None:
+    room = Room(2)
+    for number in range(10):
+        room.enter(f"failing {number}", 9.0)
+    await settle()
+    room.enter("old", 1.0)
+    room.enter("older", -math.inf)
+    for number in range(10, 60):
+        room.enter(f"failing {number}", 9.0)
+        await room.leave(room.inside[0])
+    assert {"old", "older"} <= set(room.begun)
 
 
 async def test_a_block_that_fails_gives_its_turn_to_the_next_one() -> None:
@@ -107,7 +133,7 @@ async def test_no_turn_is_lost_when_callers_come_and_are_cancelled_at_random(see
 
     async def take() -> None:
         nonlocal inside
-        async with takeovers.turn(rng.random()):
+        async with takeovers.turn(rng.random):
             inside += 1
             assert inside <= 3
             try:
