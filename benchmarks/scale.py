@@ -211,6 +211,7 @@ async def _failover(
             assert time.perf_counter() - began_s < _READY_S
             await asyncio.sleep(_PAUSE_S)
         written_s = time.perf_counter() - began_s
+        note(f"all writers succeeded again after {written_s:.1f} s")
         await asking
         all_s = time.perf_counter() - began_s
         for task in working:
@@ -238,9 +239,12 @@ async def _ask_all(book: AsyncCluster, names: list[str]) -> None:
 
     async def ask(name: str) -> None:
         async with slots:
-            session = await book.herd.session(name)
-            await session.execute("SELECT count(*) FROM systables")
-            await session.close()
+            while True:
+                with suppress(OperationalError):
+                    session = await book.herd.session(name)
+                    await session.execute("SELECT count(*) FROM systables")
+                    await session.close()
+                    return
 
     await asyncio.gather(*map(ask, names))
 
