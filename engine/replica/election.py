@@ -66,7 +66,12 @@ class Election:
     @property
     def leader(self) -> str:
         """The address of who led when the list was last looked at, "" if nobody did."""
-        return self._seen.leader_address
+        return "" if self.vacant else self._seen.leader_address
+
+    @property
+    def vacant(self) -> bool:
+        """Whether the last leader has resigned, or its lease has ended, and no other is known."""
+        return self._free_s is not None
 
     def defer(self, seconds: float) -> None:
         """From now on, give others this much time to be elected first; 0: none."""

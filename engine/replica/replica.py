@@ -190,6 +190,11 @@ class Replica(Reading):
         return self.address if self.role is Role.LEADER else self._election.leader
 
     @property
+    def vacant(self) -> bool:
+        """Whether it is known that nobody leads: a takeover is due, or under way here."""
+        return self.role is not Role.LEADER and self._election.vacant
+
+    @property
     def predecessors(self) -> set[str]:
         """The addresses of the last leader and of everyone elected since who wrote nothing."""
         return self._election.elected_since(self.epoch)

@@ -153,6 +153,8 @@ class Node:
         hosted = self._hosted.get(name)
         leader = ""
         if hosted is not None and hosted.space is not None:
+            if hosted.space.replica.vacant:
+                return None
             leader = hosted.space.replica.leader
         leader = leader or self.outlook.address_of(self.outlook.leader_of(name))
         return leader if leader != self.address and leader else None

@@ -257,6 +257,14 @@ NODE_MUTANTS: Final = (
         by_test(_NODE_TESTS, "test_a_tablespace_that_is_asked_for_is_taken_over_before_the_others"),
     ),
     Mutant(
+        "a-node-names-a-leader-that-is-gone",
+        "a node sends nobody to a leader whose lease has ended",
+        _NODE,
+        "            if hosted.space.replica.vacant:\n",
+        "            if False:\n",
+        by_test(_NODE_TESTS, "test_a_node_sends_nobody_to_a_leader_whose_lease_has_ended"),
+    ),
+    Mutant(
         "a-leader-that-resigned-comes-first-again",
         "the last leader is not waited for, even if it has resigned",
         _HOSTING,

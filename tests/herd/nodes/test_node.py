@@ -353,6 +353,34 @@ def test_a_tablespace_that_is_asked_for_is_taken_over_before_the_others(
     in_yard(script)
 
 
+def test_a_node_sends_nobody_to_a_leader_whose_lease_has_ended(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    lead, begun, may = ReplicatedLog.lead, asyncio.Event(), asyncio.Event()
+
+    async def held(self: ReplicatedLog, *given: Any) -> LogWriter:
+        begun.set()
+        await may.wait()
+        return await lead(self, *given)
+
+    async def script(yard: Yard) -> None:
+        await yard.add("a", "b")
+        await yard.commands.create("farm", expected=2, leader="a")
+        await yard.led(by="a")
+        await yard.replicas_on("a", "b")
+        node = yard.machines["b"].node
+        assert node.leader_of("farm") == "a:1"
+        monkeypatch.setattr(ReplicatedLog, "lead", held)
+        yard.machines["a"].kill()
+        assert node.leader_of("farm") == "a:1"
+        await yard.until(begun.is_set)
+        assert node.leader_of("farm") is None
+        may.set()
+        await yard.led(by="b")
+
+    in_yard(script)
+
+
 @pytest.mark.parametrize("designated", [True, False], ids=["designated", "undesignated"])
 @pytest.mark.parametrize("wrote", [True, False], ids=["a ledger", "nothing"])
 def test_a_first_successor_whose_takeovers_fail_stops_nobody(
