@@ -235,16 +235,19 @@ async def _leaders(commands: SpaceCommands) -> dict[str, str]:
 
 async def _ask_all(book: AsyncCluster, names: list[str]) -> None:
     """Wait until each of these answers a query, whoever leads it."""
-    slots = asyncio.Semaphore(_AT_ONCE)
+    slots, end_s = asyncio.Semaphore(_AT_ONCE), time.perf_counter() + _READY_S
 
     async def ask(name: str) -> None:
         async with slots:
             while True:
-                with suppress(OperationalError):
+                try:
                     session = await book.herd.session(name)
                     await session.execute("SELECT count(*) FROM systables")
                     await session.close()
                     return
+                except OperationalError:
+                    if time.perf_counter() > end_s:
+                        raise
 
     await asyncio.gather(*map(ask, names))
 

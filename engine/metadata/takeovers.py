@@ -3,14 +3,16 @@
 Invariants:
 - At most `at_once` logs are taken over at a time. If all ran at once, each would take as long as
   all together.
-- Of the logs that wait, the one that was used last goes first: its users are waiting for it.
-- Every fourth turn goes to the log that has waited longest. So logs that cannot be taken over, and
-  try again and again, do not keep the others waiting.
+- Of the logs that wait, the one that was written last goes first: its users are waiting for it.
+- Every fourth turn goes to the log that has waited longest. So no log waits for ever, whatever
+  comes after it.
 - A cancelled caller never keeps a turn.
 """
 
 import asyncio
-from collections.abc import AsyncIterator, Callable
+import heapq
+from collections import deque
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from typing import Final
 
@@ -23,29 +25,32 @@ class Takeovers:
     def __init__(self, at_once: int) -> None:
         self.free = at_once
         """Free turns."""
-        self._waiting: list[tuple[Callable[[], float], asyncio.Future[None]]] = []
-        """In the order in which they came."""
-        self._passed_on = 0
+        self._by_use: list[tuple[float, int, asyncio.Future[None]]] = []
+        self._by_age: deque[asyncio.Future[None]] = deque()
+        """The same that wait, in the order in which they came."""
+        self._came = self._passed_on = 0
 
     @asynccontextmanager
-    async def turn(self, used_s: Callable[[], float]) -> AsyncIterator[None]:
+    async def turn(self, written_s: float) -> AsyncIterator[None]:
         """Hold a turn for the block.
 
-        `used_s` tells when the log was used last. It is asked again whenever a turn is given: a
-        log may be used while it waits.
+        `written_s` is when the log was written last, as far as is known; `-inf` if its last
+        takeover failed: it then goes behind all others.
         """
         if self.free:
             self.free -= 1
         else:
-            await self._wait(used_s)
+            await self._wait(written_s)
         try:
             yield
         finally:
             self._pass_on()
 
-    async def _wait(self, used_s: Callable[[], float]) -> None:
+    async def _wait(self, written_s: float) -> None:
         turn = asyncio.get_running_loop().create_future()
-        self._waiting.append((used_s, turn))
+        self._came += 1
+        heapq.heappush(self._by_use, (-written_s, self._came, turn))
+        self._by_age.append(turn)
         try:
             await turn
         except BaseException:
@@ -54,13 +59,14 @@ class Takeovers:
             raise
 
     def _pass_on(self) -> None:
-        self._waiting = [each for each in self._waiting if not each[1].done()]
-        if not self._waiting:
-            self.free += 1
-            return
         self._passed_on += 1
-        next_one = self._waiting[0]
-        if self._passed_on % _LONGEST_EVERY:
-            next_one = max(self._waiting, key=lambda each: each[0]())
-        self._waiting.remove(next_one)
-        next_one[1].set_result(None)
+        by_age = self._passed_on % _LONGEST_EVERY == 0
+        waiting = self._by_age if by_age else self._by_use
+        while waiting:
+            turn = self._by_age.popleft() if by_age else heapq.heappop(self._by_use)[2]
+            if not turn.done():
+                turn.set_result(None)
+                return
+        self._by_age.clear()
+        self._by_use.clear()
+        self.free += 1

@@ -70,7 +70,10 @@ class Election:
 
     @property
     def vacant(self) -> bool:
-        """Whether the last leader has resigned, or its lease has ended, and no other is known."""
+        """Whether the last leader has resigned, or its lease has ended, and no other is known.
+
+        It says nothing while this replica leads, nor before it campaigns.
+        """
         return self._free_s is not None
 
     def defer(self, seconds: float) -> None:

@@ -68,8 +68,8 @@ class Following:
         """Whether the state is being replaced, and says nothing."""
         self.replaced = 0
         """How often it was, since the start: what was kept beside it is of another one."""
-        self.used_s = clock.monotonic()
-        """When a command was applied, or the leader was asked for, last; by the monotonic clock."""
+        self.written_s = clock.monotonic()
+        """When a command was applied last, or else the start, by the monotonic clock."""
         self._commands = 0
         self._clock = clock
         self._settings = settings
@@ -160,11 +160,7 @@ class Following:
         """Note the time if commands were applied. Replicas write entries for themselves, too."""
         if self._commands != self._applier.commands:
             self._commands = self._applier.commands
-            self.used_s = self._clock.monotonic()
-
-    def note_asked(self) -> None:
-        """Note that somebody asked this replica for the leader."""
-        self.used_s = self._clock.monotonic()
+            self.written_s = self._clock.monotonic()
 
     async def _apply(self, batch: Batch) -> None:
         while self._state.unwritten_bytes > self._settings.unwritten_bytes_max:

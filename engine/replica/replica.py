@@ -21,6 +21,7 @@ Invariants:
 import asyncio
 import contextlib
 import logging
+import math
 from collections.abc import Awaitable
 from functools import partial
 from typing import Any
@@ -106,7 +107,8 @@ class Replica(Reading):
         self._running: asyncio.Task[None] | None = None
         self._listed: asyncio.Task[None] | None = None
         self._liveness = client.liveness
-        self._resting_until_s = float("-inf")
+        self._resting_until_s = -math.inf
+        self._takeover_failed = False
         self._election = Election(client, self.log, replica=replica_id, address=address)
 
     @classmethod
@@ -191,8 +193,8 @@ class Replica(Reading):
 
     @property
     def vacant(self) -> bool:
-        """Whether it is known that nobody leads: a takeover is due, or under way here."""
-        return self.role is not Role.LEADER and self._election.vacant
+        """Whether nobody led when this follower looked last: it waits to take the log over."""
+        return self.role is Role.FOLLOWER and self._election.vacant
 
     @property
     def predecessors(self) -> set[str]:
@@ -250,10 +252,6 @@ class Replica(Reading):
         if self._duties is None:
             raise self._not_leader()
         return await self._duties.snapshot()
-
-    def note_asked(self) -> None:
-        """Note that somebody asks for the leader: if many logs have none, this one goes first."""
-        self._following.note_asked()
 
     def defer(self, seconds: float) -> None:
         """Leave other replicas so much time to be elected first, whenever nobody leads."""
@@ -372,15 +370,20 @@ class Replica(Reading):
         writer: LogWriter | None = None
         try:
             # Until the epoch is raised, other nodes may lead the logs that wait here.
-            async with self._liveness.takeovers.turn(lambda: self._following.used_s):
+            written_s = -math.inf if self._takeover_failed else self._following.written_s
+            async with self._liveness.takeovers.turn(written_s):
+                self._takeover_failed = True
                 check = partial(self._check_lead, holding)
                 writer = await self.log.lead(holding.leader, holding.after, check)
+            self._takeover_failed = False
             self._election.elected(writer.epoch)
             # The state may have been cut off in the middle of a restoration.
             await self._following.catch_up()
             await self._following.replay(writer.last)
             await self._serve(writer, holding)
         except Deposed:
+            # Another replica leads: that says nothing about the next takeover.
+            self._takeover_failed = False
             with contextlib.suppress(EngineError):
                 await self._election.look()
             raise

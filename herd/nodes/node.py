@@ -151,12 +151,15 @@ class Node:
         self._check_open()
         name = name.lower()
         hosted = self._hosted.get(name)
-        leader = ""
+        leader, lost = "", set[str]()
         if hosted is not None and hosted.space is not None:
-            if hosted.space.replica.vacant:
-                return None
-            leader = hosted.space.replica.leader
-        leader = leader or self.outlook.address_of(self.outlook.leader_of(name))
+            replica = hosted.space.replica
+            leader = replica.leader
+            # Nodes tell that they lead for a while after they have ended.
+            lost = replica.predecessors if replica.vacant else lost
+        if not leader:
+            told = self.outlook.address_of(self.outlook.leader_of(name))
+            leader = "" if told in lost else told
         return leader if leader != self.address and leader else None
 
     async def tablespace(self, name: str = DEFAULT) -> Tablespace:
@@ -168,8 +171,6 @@ class Node:
         hosted = await self._find(name)
         space = hosted.space if hosted is not None else None
         if space is None or not space.term:
-            if space is not None:
-                space.replica.note_asked()
             raise self._elsewhere(name)
         return space
 

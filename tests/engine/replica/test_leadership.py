@@ -1,15 +1,19 @@
 """Who leads when each replica's metadata session is slow by itself: in virtual time."""
 
 import asyncio
+import math
 from contextlib import AsyncExitStack
+from typing import Any
 
 import pytest
 
-from engine.errors import NotLeader, OutcomeUnknown
+from engine.errors import NotEnoughBookies, NotLeader, OutcomeUnknown
 from engine.log import Position
 from engine.log.log import ReplicatedLog
+from engine.log.log_writer import LogWriter
 from engine.metadata.liveness import PROCESSES
 from engine.metadata.restoring import MARK
+from engine.metadata.takeovers import Takeovers
 from engine.replica.contract import Role
 from engine.replica.replica import Replica
 from tests.engine.ledger.scripted import QUICK
@@ -114,7 +118,7 @@ def test_a_replica_that_lost_the_lead_before_its_takeover_began_does_not_raise_t
         await elapse(LEASE_S)
         takeovers, turns = two._liveness.takeovers, AsyncExitStack()
         while takeovers.free:
-            await turns.enter_async_context(takeovers.turn(float))
+            await turns.enter_async_context(takeovers.turn(0.0))
         epoch = (await two.log.list()).epoch
         await one.close()
         await elapse(LEASE_S)
@@ -129,7 +133,7 @@ def test_a_replica_that_lost_the_lead_before_its_takeover_began_does_not_raise_t
     with_replicas(script)
 
 
-def test_leaders_and_followers_know_when_the_log_was_used_last() -> None:
+def test_leaders_and_followers_know_when_the_log_was_written_last() -> None:
     async def script(made: Replicas) -> None:
         one = await made.leader("one")
         two = await made.start("two")
@@ -138,7 +142,7 @@ def test_leaders_and_followers_know_when_the_log_was_used_last() -> None:
         await reached(lambda: _value(two) == b"1")
         written_s = asyncio.get_running_loop().time()
         for replica in (one, two):
-            assert written_s - 1.0 < replica._following.used_s <= written_s
+            assert written_s - 1.0 < replica._following.written_s <= written_s
         # A leader whose lease may have ended asks the log, again and again.
         entry = one.position
         made.session("one").hold()
@@ -147,7 +151,42 @@ def test_leaders_and_followers_know_when_the_log_was_used_last() -> None:
         assert one.position > entry and one.role is Role.LEADER
         await reached(lambda: two.position == one.position)
         for replica in (one, two):
-            assert replica._following.used_s <= written_s
+            assert replica._following.written_s <= written_s
+
+    with_replicas(script)
+
+
+def test_a_log_whose_takeover_failed_goes_behind_all_others_until_one_succeeds(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    lead, failing, ranks = ReplicatedLog.lead, True, list[float]()
+    turn = Takeovers.turn
+
+    async def refused(log: ReplicatedLog, *given: Any) -> LogWriter:
+        if failing:
+            raise NotEnoughBookies("none answers")
+        return await lead(log, *given)
+
+    def noted(takeovers: Takeovers, written_s: float) -> Any:
+        ranks.append(written_s)
+        return turn(takeovers, written_s)
+
+    async def script(made: Replicas) -> None:
+        nonlocal failing
+        one = await made.leader("one")
+        two = await made.start("two")
+        await elapse(LEASE_S)
+        monkeypatch.setattr(ReplicatedLog, "lead", refused)
+        monkeypatch.setattr(Takeovers, "turn", noted)
+        await one.close()
+        await reached(lambda: len(ranks) > 3)
+        assert ranks[0] > 0 and set(ranks[1:]) == {-math.inf}
+        failing = False
+        await reached(two.may_answer)
+        ranks.clear()
+        await two._leading.holding.resign()  # type: ignore[union-attr]
+        await reached(lambda: len(ranks) > 0)
+        assert ranks[0] > 0
 
     with_replicas(script)
 

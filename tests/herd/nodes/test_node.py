@@ -322,37 +322,6 @@ def test_the_tablespaces_written_last_are_taken_over_before_the_others(
     in_yard(script)
 
 
-def test_a_tablespace_that_is_asked_for_is_taken_over_before_the_others(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    takeovers: list[str] = []
-    lead = ReplicatedLog.lead
-
-    async def counted(self: ReplicatedLog, *given: Any) -> LogWriter:
-        takeovers.append(self.name.removeprefix("herd/"))
-        return await lead(self, *given)
-
-    async def script(yard: Yard) -> None:
-        await yard.add("a", "b")
-        names = [f"farm{number}" for number in range(6)]
-        for name in names:
-            await yard.commands.create(name, expected=2, leader="a")
-            await yard.led(name, by="a")
-            await yard.replicas_on("a", "b", name=name)
-        monkeypatch.setattr(ReplicatedLog, "lead", counted)
-        yard.machines["a"].kill()
-        node = yard.machines["b"].node
-        with pytest.raises(LeaderUnavailable):
-            await yard.machines["b"].run(node.tablespace("farm2"))
-        for name in names:
-            await yard.led(name, by="b")
-        # Nobody waits yet when the first one begins.
-        assert "farm2" in takeovers[:2]
-
-    monkeypatch.setattr("engine.metadata.liveness._TAKEOVERS", 1)
-    in_yard(script)
-
-
 def test_a_node_sends_nobody_to_a_leader_whose_lease_has_ended(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
