@@ -25,7 +25,7 @@ class Takeovers:
     def __init__(self, at_once: int) -> None:
         self.free = at_once
         """Free turns."""
-        self._by_use: list[tuple[float, int, asyncio.Future[None]]] = []
+        self._by_write: list[tuple[float, int, asyncio.Future[None]]] = []
         self._by_age: deque[asyncio.Future[None]] = deque()
         """The same that wait, in the order in which they came."""
         self._came = self._passed_on = 0
@@ -49,7 +49,7 @@ class Takeovers:
     async def _wait(self, written_s: float) -> None:
         turn = asyncio.get_running_loop().create_future()
         self._came += 1
-        heapq.heappush(self._by_use, (-written_s, self._came, turn))
+        heapq.heappush(self._by_write, (-written_s, self._came, turn))
         self._by_age.append(turn)
         try:
             await turn
@@ -61,12 +61,12 @@ class Takeovers:
     def _pass_on(self) -> None:
         self._passed_on += 1
         by_age = self._passed_on % _LONGEST_EVERY == 0
-        waiting = self._by_age if by_age else self._by_use
+        waiting = self._by_age if by_age else self._by_write
         while waiting:
-            turn = self._by_age.popleft() if by_age else heapq.heappop(self._by_use)[2]
+            turn = self._by_age.popleft() if by_age else heapq.heappop(self._by_write)[2]
             if not turn.done():
                 turn.set_result(None)
                 return
         self._by_age.clear()
-        self._by_use.clear()
+        self._by_write.clear()
         self.free += 1

@@ -379,6 +379,11 @@ class EndedDuringAWrite:
             nothing = aio.Metadata()
             raise aio.AioRpcError(grpc.StatusCode.INTERNAL, nothing, nothing, self.details, "")
 
+    async def read(self) -> bytes:
+        nothing = aio.Metadata()
+        refused = grpc.StatusCode.UNAUTHENTICATED
+        raise aio.AioRpcError(refused, nothing, nothing, "a token is needed", "")
+
     def cancel(self) -> None:
         self.cancelled += 1
 
@@ -412,26 +417,12 @@ async def test_an_internal_error_of_the_broker_is_told_with_its_text(
     assert channels.opened == 1
 
 
-async def test_a_worker_that_is_refused_while_it_greets_hears_the_reason() -> None:
-    """However far it has come when the server refuses it."""
-
-    async def work(_: Any, context: Any) -> AsyncIterator[bytes]:
-        await context.abort(grpc.StatusCode.UNAUTHENTICATED, "a token is needed")
-        yield b""
-
-    server = aio.server()
-    handler = grpc.stream_stream_rpc_method_handler(work)
-    server.add_generic_rpc_handlers(
-        (grpc.method_handlers_generic_handler(SERVICE, {"Work": handler}),)
-    )
-    address = f"127.0.0.1:{server.add_insecure_port('127.0.0.1:0')}"
-    await server.start()
-
-    async def refused(port: GrpcWorkerPort) -> None:
-        with pytest.raises(AccessDenied, match="token"):
-            link = await port.connect(Hello("elsa", "p", "here", ("milk",), WorkerLimits(1)))
-            await link.receive()
-        await port.close()
-
-    await asyncio.gather(*[refused(GrpcWorkerPort([address])) for _ in range(50)])
-    await server.stop(None)
+async def test_a_worker_that_is_refused_while_it_greets_hears_the_reason(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    channels = EndedDuringAWrite(2)
+    monkeypatch.setattr("broker.wire.grpc_port.Channels", lambda *_: channels)
+    hello = Hello("elsa", "p", "here", ("milk",), WorkerLimits(1))
+    link = await GrpcWorkerPort(["broker:1"]).connect(hello)
+    with pytest.raises(AccessDenied, match="a token is needed"):
+        await link.receive()
