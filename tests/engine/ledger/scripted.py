@@ -13,7 +13,7 @@ from engine.ledger.settings import ClientSettings
 from engine.metadata.bookies import Bookies, FolderAge, Registration
 from engine.metadata.contract import MetadataStore
 from engine.metadata.memory import MemoryTree
-from engine.ports.clock import Clock, SystemClock
+from engine.ports.clock import Clock
 from engine.run import NO_ENTRY, Run
 from engine.transport.contract import (
     AppendReply,
@@ -25,6 +25,7 @@ from engine.transport.contract import (
     ReadRequest,
     Status,
 )
+from tests.simulation.virtual import elapse
 
 QUICK = ClientSettings(
     append_timeout_ms=400,
@@ -190,7 +191,7 @@ class Cluster:
         self.tree = tree
         self.store: MetadataStore = tree.session()
         self.transport = ScriptedTransport()
-        self.client_clock: Clock = SystemClock()
+        self.client_clock: Clock = LoopClock()
         self.registry = Bookies(self.store)
 
     @classmethod
@@ -237,3 +238,10 @@ async def turns(count: int = 20) -> None:
 
     for _ in range(count):
         await asyncio.sleep(0)
+
+
+async def until(reached: Callable[[], bool]) -> None:
+    """Wait for something that other tasks bring about."""
+    async with asyncio.timeout(20):
+        while not reached():
+            await elapse(0.001)

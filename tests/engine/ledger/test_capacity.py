@@ -151,6 +151,7 @@ def test_a_disk_that_fails_is_not_called_full() -> None:
     virtually(script())
 
 
+@pytest.mark.real_time
 async def test_a_disk_that_hangs_stops_neither_the_loop_nor_looks_at_the_others(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:

@@ -1,14 +1,13 @@
 """A bookie that was away takes its place in an open ledger again, also where there is no spare."""
 
 import asyncio
-from collections.abc import Callable
 from dataclasses import replace
 
 from engine.errors import AppendFailed
 from engine.ledger.writer import LedgerWriter
 from engine.metadata.bookies import FolderAge, Registration
 from engine.transport.contract import Status
-from tests.engine.ledger.scripted import QUICK, Cluster, LoopClock, ScriptedBookie, turns
+from tests.engine.ledger.scripted import QUICK, Cluster, LoopClock, ScriptedBookie, turns, until
 from tests.simulation.virtual import elapse, virtually
 
 
@@ -25,12 +24,6 @@ async def restart(cluster: Cluster, bookie: ScriptedBookie) -> None:
     bookie.boot += 1
     await cluster.registry.raise_age(bookie.bookie_id, FolderAge(bookie.boot))
     await cluster.registry.register(Registration(bookie.bookie_id, bookie.boot))
-
-
-async def until(reached: Callable[[], bool]) -> None:
-    async with asyncio.timeout(20):
-        while not reached():
-            await turns(1)
 
 
 def is_whole(writer: LedgerWriter) -> bool:

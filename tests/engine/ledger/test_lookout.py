@@ -1,13 +1,12 @@
 """A writer, or whoever else looks after news, misses none of it."""
 
 import asyncio
-from collections.abc import Callable
 
 from engine.errors import MetadataUnavailable
 from engine.ledger.lookout import Lookout
 from engine.metadata.contract import Versioned
 from engine.metadata.memory import MemoryStore, MemoryTree
-from tests.engine.ledger.scripted import Cluster, turns
+from tests.engine.ledger.scripted import Cluster, turns, until
 
 
 class SlowStore:
@@ -32,12 +31,6 @@ class SlowStore:
                 self.waiting += 1
                 await self.gate.wait()
         return found
-
-
-async def until(reached: Callable[[], bool]) -> None:
-    async with asyncio.timeout(20):
-        while not reached():
-            await turns(1)
 
 
 async def test_a_bookie_that_goes_while_the_writer_looks_is_noticed_too() -> None:

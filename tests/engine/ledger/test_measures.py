@@ -8,6 +8,8 @@ from collections.abc import Callable, Coroutine, Sequence
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 from engine import cluster
 from engine.ledger.client import LedgerClient
 from engine.ports.clock import SystemClock
@@ -119,6 +121,7 @@ def slow_at_first(
     return read
 
 
+@pytest.mark.real_time
 async def test_ten_thousand_entries_are_told_in_a_few_calls(tmp_path: Path) -> None:
     told = Told()
     async with cluster.open(tmp_path, bookies=3, metrics=told) as client:

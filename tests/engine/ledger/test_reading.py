@@ -429,6 +429,7 @@ async def test_ledgers_are_listed_with_their_custom_metadata() -> None:
     assert (await client.ledger_metadata(writers[1].ledger_id)).custom == {"app": b"1"}
 
 
+@pytest.mark.real_time
 async def test_what_was_read_ahead_for_nobody_fails_in_silence() -> None:
     cluster = await Cluster.of(3)
     writer = await written(cluster, 700)

@@ -11,8 +11,7 @@ from engine.ledger.lookout import Lookout
 from engine.ledger.writer import LedgerWriter
 from engine.metadata.bookies import Bookies, Registration
 from engine.transport.contract import Status
-from tests.engine.ledger.scripted import QUICK, Cluster, LoopClock, turns
-from tests.engine.ledger.test_coming_back import until
+from tests.engine.ledger.scripted import QUICK, Cluster, LoopClock, turns, until
 from tests.simulation.virtual import elapse, virtually
 
 
@@ -183,6 +182,7 @@ async def test_a_writer_that_is_fenced_while_a_replica_moves_comes_to_rest() -> 
     await writer.close()
 
 
+@pytest.mark.real_time  # It looks at each turn of the loop.
 async def test_who_looks_after_a_change_that_was_cut_short_looks_no_more(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
@@ -197,7 +197,8 @@ async def test_who_looks_after_a_change_that_was_cut_short_looks_no_more(
         news(lookout)
 
     await cluster.come("c1")
-    await until(lambda: writer._replication.changing is not None)
+    while writer._replication.changing is None:
+        await turns(1)
     monkeypatch.setattr(Lookout, "news", counted)
     writer._respreading.news()
     writer._replication.stop(LedgerFenced("taken over"))

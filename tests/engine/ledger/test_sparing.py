@@ -4,6 +4,8 @@ import asyncio
 import random
 from dataclasses import replace as with_settings
 
+import pytest
+
 from engine.ledger.placement import Placement
 from engine.ledger.quorum import Quorums
 from engine.ledger.settings import ClientSettings
@@ -13,6 +15,8 @@ from engine.ports.clock import SystemClock
 from engine.transport.contract import Status
 from tests.engine.ledger.scripted import QUICK, Cluster, LoopClock, ScriptedBookie, turns
 from tests.simulation.virtual import elapse, virtually
+
+pytestmark = pytest.mark.real_time  # A writer measures how long bookies take.
 
 _ADDS_MAX = 20_000
 SPARING = with_settings(QUICK, spare_ms_max=20)

@@ -21,8 +21,7 @@ from engine.ledger.writer import LedgerWriter
 from engine.metadata.bookies import Registration
 from engine.metadata.ledgers import Fragment, LedgerMetadata, State
 from engine.transport.contract import Status
-from tests.engine.ledger.scripted import QUICK, ScriptedBookie, turns
-from tests.engine.ledger.test_coming_back import until
+from tests.engine.ledger.scripted import QUICK, ScriptedBookie, turns, until
 from tests.engine.ledger.test_respreading import Hosts, hosts, shared
 
 STILL = replace(QUICK, respread_ms=1_000_000)

@@ -1,6 +1,5 @@
 """Reading a log: ranges, tails, and what a reader is told of what is gone."""
 
-import asyncio
 import random
 from contextlib import aclosing
 from dataclasses import replace
@@ -30,6 +29,7 @@ from tests.engine.log.yard import (
     numbered,
     whole,
 )
+from tests.simulation.virtual import virtually
 
 
 async def test_a_late_tail_begins_each_ledger_at_its_first_entry() -> None:
@@ -286,8 +286,11 @@ async def test_a_reader_finds_a_ledger_that_was_listed_after_its_last_look() -> 
 def test_tails_see_one_sequence_over_random_rolls_fences_and_takeovers(
     rng: random.Random,
 ) -> None:
-    for expected, found in asyncio.run(_random_history(rng)):
-        assert found == expected
+    async def script() -> None:
+        for expected, found in await _random_history(rng):
+            assert found == expected
+
+    virtually(script())
 
 
 async def _random_history(

@@ -18,8 +18,8 @@ from engine.log.position import START, Position, Span
 from engine.log.settings import LogSettings
 from engine.metadata.contract import MetadataStore, Page, Versioned
 from engine.metadata.memory import MemoryTree
-from engine.ports.clock import SystemClock
-from tests.engine.ledger.scripted import QUICK, Cluster, turns
+from tests.engine.ledger.scripted import QUICK, Cluster, LoopClock, turns
+from tests.simulation.virtual import elapse
 
 SETTINGS = LogSettings(
     retry_pause_ms=1,
@@ -34,8 +34,8 @@ NAME = "cows"
 LIST = f"/logs/{NAME}/list"
 
 
-class HandWallClock(SystemClock):
-    """The machine's monotonic clock, and a wall clock that the test moves."""
+class HandWallClock(LoopClock):
+    """The loop's monotonic clock, and a wall clock that the test moves."""
 
     def __init__(self) -> None:
         self.now_ms = 1_000_000
@@ -184,7 +184,7 @@ async def until(reached: Callable[[], Awaitable[bool]]) -> None:
         while True:
             if await reached():
                 return
-            await asyncio.sleep(0)
+            await elapse(0.001)
 
 
 class Tailing:
