@@ -19,6 +19,7 @@ from engine.errors import (
     AccessRefused,
     DiskFull,
     InvalidRequest,
+    KeyExists,
     LedgerClosed,
     NotEnoughBookies,
     QuorumsInvalid,
@@ -145,7 +146,12 @@ class LedgerClient:
             if announce is not None:
                 await announce(ledger_id)
             strict = survives is not None
-            held = await self._create(context, ledger_id, quorums, chosen, strict, custom)
+            try:
+                held = await self._create(context, ledger_id, quorums, chosen, strict, custom)
+            except KeyExists:
+                # Ids are unique, so this is the ledger of this call: its reply was so late that
+                # repair has closed it. It stays, like any whose creator never got a reply.
+                continue
             writer = LedgerWriter(
                 context, held, deferred_sync=deferred_sync, explicit_ids=explicit_ids
             )

@@ -145,6 +145,17 @@ PLACEMENT_MUTANTS: Final = (
         ),
     ),
     Mutant(
+        "a-ledger-closed-by-repair-fails-its-creation",
+        "a creation whose reply is late begins again",
+        "engine/ledger/client.py",
+        "            except KeyExists:\n",
+        "            except LedgerClosed:\n",
+        by_test(
+            "engine/ledger/test_writing.py",
+            "test_a_ledger_that_repair_closes_before_its_creator_has_the_reply_is_replaced",
+        ),
+    ),
+    Mutant(
         "a-refused-client-leaves-a-ledger",
         "a ledger that its client may not write is taken back",
         "engine/ledger/client.py",

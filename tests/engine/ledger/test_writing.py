@@ -19,6 +19,7 @@ from engine.errors import (
     QuorumsInvalid,
 )
 from engine.ledger.settings import ClientSettings
+from engine.metadata.memory import FaultyStore
 from engine.transport.contract import Status
 from tests.engine.ledger.scripted import QUICK, Cluster, turns
 
@@ -32,6 +33,22 @@ async def test_appends_of_one_turn_get_consecutive_ids_in_the_order_of_the_calls
     assert await many == [5, 6, 7]
     assert await writer.append(b"") == 8
     assert writer.last_add_confirmed == 8
+
+
+async def test_a_ledger_that_repair_closes_before_its_creator_has_the_reply_is_replaced() -> None:
+    cluster = await Cluster.of(3)
+    store = FaultyStore(cluster.tree.session())
+    client = cluster.client(store=store)
+    announced: list[int] = []
+
+    async def announce(ledger_id: int) -> None:
+        announced.append(ledger_id)
+        store.lose_reply(lambda: cluster.client().open_ledger(announced[0]))
+
+    writer = await client.create_ledger(3, 3, 2, announce=announce)
+    assert store.faults_left == 0 and len(announced) == 2
+    assert writer.ledger_id == announced[1] and await writer.append(b"moo") == 0
+    assert (await cluster.client().open_ledger(announced[0])).last_add_confirmed == -1
 
 
 async def test_an_append_resolves_only_when_an_ack_quorum_has_it() -> None:
