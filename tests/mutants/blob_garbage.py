@@ -60,12 +60,14 @@ BLOB_GARBAGE_MUTANTS: Final = (
         """            if announce is not None:
                 await announce(ledger_id)
             strict = survives is not None
-            held = await self._create(context, ledger_id, quorums, chosen, strict, custom)
+            try:
+                held = await self._create(context, ledger_id, quorums, chosen, strict, custom)
 """,
         """            strict = survives is not None
-            held = await self._create(context, ledger_id, quorums, chosen, strict, custom)
-            if announce is not None:
-                await announce(ledger_id)
+            try:
+                held = await self._create(context, ledger_id, quorums, chosen, strict, custom)
+                if announce is not None:
+                    await announce(ledger_id)
 """,
         by_test(
             "engine/ledger/test_refused.py",
