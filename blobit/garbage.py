@@ -113,7 +113,7 @@ class Collector:
         if bucket is None:
             if not dry_run:
                 await self._clean(report)
-                await self._remove_stray_homes()
+                await self._remove_strays()
                 await self._drop_left(moves)
                 await self._blobs.measure_pool()
             await self._find_orphans(report, known)
@@ -288,10 +288,11 @@ class Collector:
         await self._blobs.forget_bucket(info)
         return True
 
-    async def _remove_stray_homes(self) -> None:
-        """Remove rows of `homes` that were written after their bucket had been removed.
+    async def _remove_strays(self) -> None:
+        """Remove what was written of a bucket after the bucket had been removed.
 
-        Only in shared tablespaces: a bucket's own tablespace is dropped with the bucket.
+        That is its row of `homes`, and a ledger that a put added beside that row. Only in shared
+        tablespaces: a bucket's own tablespace is dropped with the bucket.
         """
         registry = await self._blobs.rows(REGISTRY)
         buckets = [row async for row in registry.scan("buckets")]
@@ -311,7 +312,9 @@ class Collector:
 
     async def _remove_strays_in(self, place: str, named: Collection[int]) -> None:
         rows = (await self._blobs.committer(place)).rows
-        strays = {row["bucket_id"] async for row in rows.scan("homes")}.difference(named)
+        strays: set[int] = set()
+        for table in ("homes", "dying"):
+            strays |= {row["bucket_id"] async for row in rows.scan(table)}.difference(named)
         if strays:
             # Must be read after `homes`: a bucket is registered before its home is written.
             strays -= {*await self._tablespaces(), *await self._blobs.moves.every()}

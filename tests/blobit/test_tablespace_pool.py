@@ -15,14 +15,17 @@ from blobit import (
     BucketSettings,
     GarbageSettings,
     NoSuchBucket,
+    ObjectInfo,
     PoolLimits,
     SettingsInvalid,
+    garbage,
 )
+from blobit.garbage_scope import BucketScope
 from blobit.rows import Rows, RowsTransaction
 from blobit.tables import REGISTRY, BucketState
 from tests.blobit.contract.objects_contract import body
 from tests.blobit.contract.stores import SMALL, clustered, embedded
-from tests.blobit.garbage.grounds import StillClock
+from tests.blobit.garbage.grounds import HOUR_MS, StillClock
 
 EAGER = replace(SMALL, garbage=GarbageSettings(grace_ms=0, settle_ms=0))
 POOL = ["blobs__pool_1", "blobs__pool_2", "blobs__pool_3"]
@@ -193,6 +196,37 @@ async def test_a_creation_that_ends_after_its_bucket_was_removed_leaves_no_rows(
         await (await blobs.bucket("kept")).put("one", b"moo")
 
 
+async def test_a_put_while_a_late_home_is_removed_leaves_no_ledger(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    patient = replace(SMALL, garbage=GarbageSettings(grace_ms=1_000, settle_ms=0))
+    async with clustered(tmp_path, settings=patient) as store, store.another() as other:
+        blobs, registry = store.blobs, store.blobs._registry
+        clock = blobs.client.clock = blobs.client.time.clock = StillClock()
+        await blobs.create_bucket("kept")
+        await blobs.create_bucket("slow")
+        slow = await other.bucket("slow")
+        await blobs.delete_bucket("slow")
+        assert (await blobs.collect()).cleaned_buckets == ["slow"]
+        await registry._open(slow.core.info, new=True)
+        is_empty, puts = garbage._is_empty, list[ObjectInfo]()
+
+        async def then_a_put(scope: BucketScope) -> bool:
+            empty = await is_empty(scope)
+            puts.append(await slow.put("one", body(300)))
+            return empty
+
+        monkeypatch.setattr(garbage, "_is_empty", then_a_put)
+        await blobs.collect()
+        assert puts
+        monkeypatch.undo()
+        clock.pass_ms(HOUR_MS)
+        await blobs.collect()
+        for table in ("homes", "objects", "ledgers", "dying"):
+            rows = [row async for row in slow.core.rows.scan(table)]
+            assert slow.core.bucket_id not in {row["bucket_id"] for row in rows}, table
+
+
 async def test_a_bucket_that_is_deleted_before_its_creator_hears_of_it_is_counted_once(
     tmp_path: Path,
 ) -> None:
@@ -228,7 +262,7 @@ async def test_a_bucket_that_was_used_and_has_no_name_is_kept(tmp_path: Path) ->
         async with registry.transaction() as transaction:
             await transaction.write({("buckets", ("cows",)): None})
             await transaction.commit()
-        await blobs._collector._remove_stray_homes()
+        await blobs._collector._remove_strays()
         async with registry.transaction() as transaction:
             await transaction.write({("buckets", ("cows",)): row})
             await transaction.commit()

@@ -270,14 +270,6 @@ ARCHIVE_MUTANTS: Final = (
         by_test(_CUT, "test_a_tablespace_that_comes_while_the_others_end_begins_another_cut"),
     ),
     Mutant(
-        "a-log-s-snapshot-is-of-another-moment",
-        "a log's list and its snapshot are of one moment",
-        "herdbook/archive/cut.py",
-        '    if await store.get(f"{name}/{_SNAPSHOT}") != snapshot:',
-        "    if False:",
-        by_test(_CUT, "test_a_snapshot_that_comes_while_a_log_is_looked_at_begins_another_look"),
-    ),
-    Mutant(
         "a-cut-is-kept-though-its-log-went",
         "all ledgers of a cut's logs are there when they are copied",
         "herdbook/archive/backup.py",

@@ -24,6 +24,17 @@ BLOB_GARBAGE_MUTANTS: Final = (
         by_test(_ROUNDS, "test_a_bucket_whose_deletion_was_cut_short_is_collected_like_any_other"),
     ),
     Mutant(
+        "a-dying-ledger-without-a-bucket-is-not-looked-for",
+        "whoever finds a dying row finishes it",
+        "blobit/garbage.py",
+        'for table in ("homes", "dying"):',
+        'for table in ("homes",):',
+        by_test(
+            "blobit/test_tablespace_pool.py",
+            "test_a_put_while_a_late_home_is_removed_leaves_no_ledger",
+        ),
+    ),
+    Mutant(
         "a-ledger-dies-whoever-names-it",
         "a transaction that names a ledger whose row has gone is refused",
         "blobit/tables.py",

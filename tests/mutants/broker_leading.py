@@ -294,7 +294,10 @@ BROKER_LEADING_MUTANTS: Final[tuple[Mutant, ...]] = (
         "broker/leading/crew.py",
         "        elif taken_in:\n",
         "        elif False:\n",
-        by_test(_LEASES, "test_an_outage_of_the_metadata_store_ends_no_task"),
+        by_test(
+            _LEASES,
+            "test_heartbeats_without_the_lease_are_acknowledged_once_a_later_append_is",
+        ),
     ),
     Mutant(
         "a-heartbeat-shares-an-earlier-append",

@@ -17,6 +17,14 @@ _COORDINATOR: Final = "broker/rollouts/test_coordinator.py"
 
 BROKER_TIME_MUTANTS: Final[tuple[Mutant, ...]] = (
     Mutant(
+        "a-time-in-doubt-purges-tasks",
+        "a doubtful time removes no ended task",
+        "broker/leading/housekeeping.py",
+        "        if self._term.time.doubtful:\n            self._after(PURGE_LOOK_S",
+        "        if False:\n            self._after(PURGE_LOOK_S",
+        by_test(_CLOCKS, "test_a_leader_whose_clock_is_briefly_a_day_ahead_purges_no_task"),
+    ),
+    Mutant(
         "a-lone-clock-is-believed-at-once",
         "a jump that no other clock confirms ends nothing for a minute",
         "broker/leading/clock.py",

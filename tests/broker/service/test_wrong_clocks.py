@@ -27,6 +27,25 @@ def _ahead_ms(broker: Broker, clock: LoopClock) -> int:
     return broker.term.time.now_ms() - clock.wall_ms()
 
 
+def test_a_leader_whose_clock_is_briefly_a_day_ahead_purges_no_task() -> None:
+    async def script() -> None:
+        cluster = await Cluster.of(1)
+        async with opened(cluster=cluster, clock=LoopClock()) as broker:
+            worker = await FakeWorker.connected(broker)
+            [ended] = await submitted(broker, Spec("a", retention_ms=DAY_MS // 2))
+            [run] = await worker.until_runs(1)
+            await worker.finish(run)
+            await elapse(2)
+        async with opened(cluster=cluster, clock=LoopClock(WALL_MS + DAY_MS)) as broker:
+            await elapse(15)
+            await submitted(broker, Spec("x"))
+        async with opened(cluster=cluster, clock=LoopClock()) as broker:
+            await elapse(2)
+            assert broker.get(ended).status is Status.FINISHED
+
+    virtually(script())
+
+
 def test_a_leader_whose_clock_is_briefly_a_day_ahead_ends_no_task_and_leaves_no_trace() -> None:
     async def script() -> None:
         cluster = await Cluster.of(1)
