@@ -136,21 +136,13 @@ class LedgerClient:
         context = self._context(key_of(password))
         refusal: AccessRefused | None = None
         while True:
-            try:
-                chosen = await self._chosen(quorums, survives, uses_reserve(custom))
-            except Unavailable as error:
-                if refusal is not None:
-                    raise refusal from error
-                raise
+            chosen = await self._chosen(quorums, survives, uses_reserve(custom), refusal)
             ledger_id = await self._ledgers.new_id()
             if announce is not None:
                 await announce(ledger_id)
             strict = survives is not None
-            try:
-                held = await self._create(context, ledger_id, quorums, chosen, strict, custom)
-            except KeyExists:
-                # Ids are unique, so this is the ledger of this call: its reply was so late that
-                # repair has closed it. It stays, like any whose creator never got a reply.
+            held = await self._create(context, ledger_id, quorums, chosen, strict, custom)
+            if held is None:
                 continue
             writer = LedgerWriter(
                 context, held, deferred_sync=deferred_sync, explicit_ids=explicit_ids
@@ -163,18 +155,28 @@ class LedgerClient:
             refusal = await self._withdraw(writer, refused, chosen.bookies)
 
     async def _chosen(
-        self, quorums: Quorums, survives: Survives | None, from_reserve: bool
+        self,
+        quorums: Quorums,
+        survives: Survives | None,
+        from_reserve: bool,
+        refusal: AccessRefused | None,
     ) -> Ensemble:
-        """Choose bookies for a new ledger. Raises `DiskFull`, and as `Placement.new_ensemble`."""
-        if not from_reserve:
-            self.capacity.check_disks()
+        """Choose bookies for a new ledger.
+
+        Raises `refusal` if there are none and bookies refused this client, otherwise `DiskFull`,
+        and as `Placement.new_ensemble`.
+        """
         try:
+            if not from_reserve:
+                self.capacity.check_disks()
             return await self._placement.new_ensemble(
                 quorums, survives=survives, from_reserve=from_reserve
             )
-        except NotEnoughBookies as error:
-            if not from_reserve and (lack := self.capacity.lack):
-                raise DiskFull(lack) from error
+        except Unavailable as error:
+            if refusal is not None:
+                raise refusal from error
+            if isinstance(error, NotEnoughBookies) and not from_reserve and self.capacity.lack:
+                raise DiskFull(self.capacity.lack) from error
             raise
 
     async def _create(
@@ -185,26 +187,30 @@ class LedgerClient:
         chosen: Ensemble,
         strict: bool,
         custom: dict[str, bytes],
-    ) -> Held:
-        """Store the metadata of a new ledger."""
+    ) -> Held | None:
+        """Store the metadata of a new ledger; None if another id is needed."""
         degraded = bool(chosen.absent)
-        held = await self._ledgers.create(
-            LedgerMetadata(
-                ledger_id=ledger_id,
-                ensemble_size=quorums.ensemble,
-                write_quorum=quorums.write,
-                ack_quorum=quorums.ack,
-                stripe_entries=quorums.stripe_entries,
-                fragments=(Fragment(0, chosen.bookies, chosen.domains),),
-                key_hash=key_hash(context.key),
-                created_ms=self.clock.wall_ms(),
-                token=0,
-                degraded=degraded,
-                custom=custom,
-                survives=chosen.survives,
-                strict=strict and chosen.survives != "bookie",
-            )
+        metadata = LedgerMetadata(
+            ledger_id=ledger_id,
+            ensemble_size=quorums.ensemble,
+            write_quorum=quorums.write,
+            ack_quorum=quorums.ack,
+            stripe_entries=quorums.stripe_entries,
+            fragments=(Fragment(0, chosen.bookies, chosen.domains),),
+            key_hash=key_hash(context.key),
+            created_ms=self.clock.wall_ms(),
+            token=0,
+            degraded=degraded,
+            custom=custom,
+            survives=chosen.survives,
+            strict=strict and chosen.survives != "bookie",
         )
+        try:
+            held = await self._ledgers.create(metadata)
+        except KeyExists:
+            # Ids are unique, so this is the ledger of this call: its reply was so late that
+            # repair has closed it. It stays, like any whose creator never got a reply.
+            return None
         if degraded:
             await self._ledgers.request_repair(held.metadata.ledger_id, "created without a bookie")
         return held

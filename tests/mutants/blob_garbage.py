@@ -71,14 +71,12 @@ BLOB_GARBAGE_MUTANTS: Final = (
         """            if announce is not None:
                 await announce(ledger_id)
             strict = survives is not None
-            try:
-                held = await self._create(context, ledger_id, quorums, chosen, strict, custom)
+            held = await self._create(context, ledger_id, quorums, chosen, strict, custom)
 """,
         """            strict = survives is not None
-            try:
-                held = await self._create(context, ledger_id, quorums, chosen, strict, custom)
-                if announce is not None:
-                    await announce(ledger_id)
+            held = await self._create(context, ledger_id, quorums, chosen, strict, custom)
+            if announce is not None:
+                await announce(ledger_id)
 """,
         by_test(
             "engine/ledger/test_refused.py",

@@ -148,8 +148,8 @@ PLACEMENT_MUTANTS: Final = (
         "a-ledger-closed-by-repair-fails-its-creation",
         "a creation whose reply is late begins again",
         "engine/ledger/client.py",
-        "            except KeyExists:\n",
-        "            except LedgerClosed:\n",
+        "        except KeyExists:\n",
+        "        except LedgerClosed:\n",
         by_test(
             "engine/ledger/test_writing.py",
             "test_a_ledger_that_repair_closes_before_its_creator_has_the_reply_is_replaced",
