@@ -17,7 +17,7 @@ Invariants:
 import asyncio
 import contextlib
 import logging
-from collections.abc import Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable
 from typing import TYPE_CHECKING, Final
 from uuid import UUID
 
@@ -56,6 +56,9 @@ DEFAULT: Final = "default"
 _logger = logging.getLogger(__name__)
 _RETURN_MEMORY_S: Final = 60.0
 """The minimum time between two returns of free memory; each may take tens of milliseconds."""
+_OPENED_AT_ONCE: Final = 8
+_OPENING_S: Final = 0.5
+"""How long a replica that is being opened keeps its turn."""
 
 
 class Node:
@@ -96,6 +99,7 @@ class Node:
         self.auditor = SpaceAuditor(client, self.directory, self.outlook, self.settings, drawn)
         self.commands = SpaceCommands(client.store, client.clock, client.rng)
         self._states, self._workers = states, workers
+        self._opening = asyncio.Semaphore(_OPENED_AT_ONCE)
         self._herd, self._replica, self._log = herd, replica, log
         self._metrics, self._query_pool = metrics, query_pool
         self._return_memory = return_memory
@@ -473,9 +477,35 @@ class Node:
         task.add_done_callback(self._ending.discard)
 
     async def _open(self, name: str, fact: SpaceFact) -> Tablespace:
+        async with self._turn_to_open():
+            space = await self._opened(name, fact)
+        if fact.leader not in ("", self.node_id) and self.outlook.address_of(fact.leader):
+            # Otherwise the designated leader would take over from the first one a moment later.
+            space.replica.defer(self.settings.preference_ms / 1000)
+        space.cluster = self.outlook
+        space.commands = self.commands
+        return space
+
+    @contextlib.asynccontextmanager
+    async def _turn_to_open(self) -> AsyncIterator[None]:
+        """Wait until few replicas are being opened: a node that starts answers calls meanwhile.
+
+        A turn ends after a moment. A replica may wait for its log for a long time, or restore a
+        large snapshot, and must not keep the others from opening.
+        """
+        await self._opening.acquire()
+        with contextlib.ExitStack() as turn:
+            turn.callback(self._opening.release)
+            ending = asyncio.get_running_loop().call_later(_OPENING_S, turn.close)
+            try:
+                yield
+            finally:
+                ending.cancel()
+
+    async def _opened(self, name: str, fact: SpaceFact) -> Tablespace:
         state = await self._states.open(fact.uuid)
         try:
-            space = await Tablespace.open(
+            return await Tablespace.open(
                 self.client,
                 name,
                 state,
@@ -492,12 +522,6 @@ class Node:
             with contextlib.suppress(EngineError):
                 await state.close()
             raise
-        if fact.leader not in ("", self.node_id) and self.outlook.address_of(fact.leader):
-            # Otherwise the designated leader would take over from the first one a moment later.
-            space.replica.defer(self.settings.preference_ms / 1000)
-        space.cluster = self.outlook
-        space.commands = self.commands
-        return space
 
     async def _publish(self) -> None:
         # A replica that is closing may still write, so its tablespace must not be removed yet.

@@ -260,6 +260,28 @@ NODE_MUTANTS: Final = (
         ),
     ),
     Mutant(
+        "a-node-opens-all-replicas-at-once",
+        "a node that starts opens few replicas at a time",
+        _NODE,
+        "asyncio.Semaphore(_OPENED_AT_ONCE)",
+        "asyncio.Semaphore(1_000)",
+        by_test(
+            "herd/nodes/test_booting.py",
+            "test_a_node_opens_few_replicas_at_once_and_slow_ones_do_not_keep_others_from_opening[0.1-8]",
+        ),
+    ),
+    Mutant(
+        "a-replica-that-opens-slowly-keeps-its-turn",
+        "a replica that opens slowly passes its turn on",
+        _NODE,
+        "call_later(_OPENING_S, turn.close)",
+        "call_later(1_000.0, turn.close)",
+        by_test(
+            "herd/nodes/test_booting.py",
+            "test_a_node_opens_few_replicas_at_once_and_slow_ones_do_not_keep_others_from_opening[60.0-40]",
+        ),
+    ),
+    Mutant(
         "a-node-names-a-leader-that-is-gone",
         "a node sends nobody to a leader whose lease has ended",
         _NODE,

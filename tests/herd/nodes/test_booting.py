@@ -111,3 +111,24 @@ def test_a_pin_of_who_reads_changes_keeps_the_log_behind_a_snapshot() -> None:
         raise AssertionError("what is gone cannot be pinned")
 
     in_yard(script)
+
+
+@pytest.mark.parametrize(("delay_s", "opens"), [(0.1, 8), (60.0, 40)])
+def test_a_node_opens_few_replicas_at_once_and_slow_ones_do_not_keep_others_from_opening(
+    delay_s: float, opens: int
+) -> None:
+    async def script(yard: Yard) -> None:
+        await yard.add("a")
+        names = [f"t{number:02}" for number in range(40)]
+        for name in names:
+            await yard.commands.create(name, expected=1, nodes=["a"])
+        machine = yard.machines["a"]
+        await yard.until(lambda: all(machine.leads(name) for name in names))
+        machine.kill()
+        machine.states.delay_s = delay_s
+        machine.start()
+        await elapse(10.0)
+        assert machine.states.opening_max == opens
+        await yard.until(lambda: all(machine.leads(name) for name in names))
+
+    in_yard(script)

@@ -79,10 +79,14 @@ class MemoryStates:
         self.left: list[str] = []
         self.delay_s = 0.0
         """How long it takes to open one."""
+        self.opening = self.opening_max = 0
 
     async def open(self, uuid: str) -> State:
         if self.delay_s:
+            self.opening += 1
+            self.opening_max = max(self.opening, self.opening_max)
             await elapse(self.delay_s)
+            self.opening -= 1
         self.open_now[uuid] = MemoryState()
         return self.open_now[uuid]
 
