@@ -37,6 +37,7 @@ _RUNS, _WAITS, _PROBE = "runs", "waits", "probe"
 _PAUSE_S: Final = 0.02
 _BEAT_S: Final = 0.5
 _READY_S: Final = 60.0
+_RENEWAL_S: Final = 0.5
 
 
 def failover(setting: Setting) -> list[Result]:
@@ -65,6 +66,8 @@ async def _failover(folder: Path, count: int) -> tuple[float, float]:
         try:
             await _fill(calls, worker, count)
             address = await leading.leader()
+            # Otherwise the kill always comes in the same part of the leader's renewal.
+            await asyncio.sleep(SystemRandom().random() * _RENEWAL_S)
             started_s = time.perf_counter()
             brokers[address].kill()
             await _submitted(calls)

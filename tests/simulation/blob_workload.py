@@ -153,7 +153,7 @@ class BlobWorkload:
             moving = node.blobs.move_bucket(name)
             try:
                 moved = await self.world.disturbances.cancellable(moving, "move bucket")
-            except (CallCancelled, MetadataUnavailable, NoSuchBucket) as error:
+            except (CallCancelled, MetadataUnavailable, NoSuchBucket, DiskFull) as error:
                 self.world.trace.event("not moved", node.name, name, type(error).__name__)
                 continue
             self.world.trace.counts["moved buckets"] += 1
