@@ -172,8 +172,8 @@ class AsyncBlobs:
 
         Everybody goes on meanwhile; changes of the bucket wait while its last rows are copied. Who
         is cut short calls it again; others finish the move, too. Raises `NoSuchBucket`,
-        `SettingsInvalid` for what is no tablespace of the pool or has no room, `MetadataUnavailable`,
-        and `DiskFull` (not even the reserve is free).
+        `SettingsInvalid` for what is no tablespace of the pool or has no room,
+        `MetadataUnavailable`, and `DiskFull` (not even the reserve is free).
         """
         self.check_open()
         info = await self._registry.find(name)
