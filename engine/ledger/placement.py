@@ -84,6 +84,8 @@ class Placement:
         self._failed: dict[str, tuple[int, float]] = {}
         self._seen: dict[str, Registration] = {}
         """The last registration seen of each bookie, for its domain and to notice a restart."""
+        self._hosts: dict[str, str] = {}
+        """The hosts of bookies that were away whenever the registrations were read."""
         self._beside: dict[str, bool] = {}
         self._kept: _Found | None = None
         """What `_look` found last; None if bookies may have come or gone since."""
@@ -220,6 +222,7 @@ class Placement:
         # are acknowledged by the old fragment and recovered by the new one. For the same reason, a
         # ledger that had no domains for a while never gets them again.
         staying = [UNKNOWN if index in failed else domain for index, domain in enumerate(domains)]
+        await self._learn_hosts(ensemble)
         usable = list(dict.fromkeys([*self._present(registered, leaving), *full]))
         for tried in (found, self._elsewhere(found, failed, survives, staying, registered, usable)):
             if tried is not None:
@@ -263,9 +266,9 @@ class Placement:
     ) -> Ensemble | None:
         """The same with a bookie of another host, rack or zone at the first failed index."""
         here = {
-            getattr(seen, survives)
+            self._domain_of(name, survives)
             for name, number in zip(found.bookies, staying, strict=True)
-            if number != UNKNOWN and (seen := self._seen.get(name)) is not None
+            if number != UNKNOWN
         }
         for name in self._rng.sample(usable, len(usable)):
             domain = getattr(registered[name], survives)
@@ -300,17 +303,29 @@ class Placement:
         if survives == "bookie":
             return ()
         numbers = list(given or [UNKNOWN] * len(ensemble))
-        placed = [self._seen.get(name) for name in ensemble]
-        names = ["" if found is None else getattr(found, survives) for found in placed]
-        known = {
-            name: number
-            for name, number in zip(names, numbers, strict=True)
-            if name and number != UNKNOWN
-        }
+        names = [self._domain_of(name, survives) for name in ensemble]
+        placed = zip(names, numbers, strict=True)
+        known = {name: number for name, number in placed if number != UNKNOWN}
         for index, name in enumerate(names):
             if name and numbers[index] == UNKNOWN:
-                numbers[index] = known.setdefault(name, max(numbers) + 1)
+                # A bookie that stays, but whose domain this client does not know, may be here, too.
+                new = UNKNOWN if "" in known else max(numbers) + 1
+                numbers[index] = known.setdefault(name, new)
         return tuple(numbers)
+
+    def _domain_of(self, bookie_id: str, survives: Survives) -> str:
+        """The host, rack or zone of a bookie; "" if it is not known."""
+        seen = self._seen.get(bookie_id)
+        if seen is not None:
+            return str(getattr(seen, survives))
+        return self._hosts.get(bookie_id, "") if survives == "host" else ""
+
+    async def _learn_hosts(self, bookie_ids: Sequence[str]) -> None:
+        """Learn where bookies are that this client has never seen registered."""
+        unseen = [name for name in bookie_ids if name not in self._seen and name not in self._hosts]
+        if unseen:
+            places = await self._bookies.places()
+            self._hosts |= {name: places[name].host if name in places else "" for name in unseen}
 
     async def replacement(
         self,

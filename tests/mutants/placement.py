@@ -145,6 +145,28 @@ PLACEMENT_MUTANTS: Final = (
         ),
     ),
     Mutant(
+        "the-host-of-a-bookie-that-is-away-is-not-looked-up",
+        "a bookie that is away counts for its host",
+        "engine/ledger/placement.py",
+        "        await self._learn_hosts(ensemble)\n",
+        "",
+        by_test(
+            _PLACEMENT_TESTS,
+            "test_a_substitute_does_not_count_as_elsewhere_beside_a_bookie_never_seen_registered[host-domains0]",
+        ),
+    ),
+    Mutant(
+        "an-unknown-domain-counts-as-another-one",
+        "a substitute has a known domain only if the domains of all bookies that stay are known",
+        "engine/ledger/placement.py",
+        'new = UNKNOWN if "" in known else max(numbers) + 1',
+        "new = max(numbers) + 1",
+        by_test(
+            _PLACEMENT_TESTS,
+            "test_a_substitute_does_not_count_as_elsewhere_beside_a_bookie_never_seen_registered[rack-domains1]",
+        ),
+    ),
+    Mutant(
         "a-ledger-closed-by-repair-fails-its-creation",
         "a creation whose reply is late begins again",
         "engine/ledger/client.py",

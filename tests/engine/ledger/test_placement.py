@@ -180,6 +180,23 @@ async def test_a_substitute_goes_where_no_replica_is() -> None:
     assert changed[2] in {"a2", "b1", "b2"} and len(set(changed)) == 3
 
 
+@pytest.mark.parametrize(("survives", "domains"), [("host", (0, 0, 2)), ("rack", (0, UNKNOWN, 2))])
+async def test_a_substitute_does_not_count_as_elsewhere_beside_a_bookie_never_seen_registered(
+    survives: Survives, domains: tuple[int, ...]
+) -> None:
+    yard = Yard()
+    await yard.add("a1", "a/x")
+    await yard.bookies.unregister("a1")
+    for name, place in {"a2": "a/x", "c1": "c/z"}.items():
+        await yard.add(name, place)
+    found = await yard.placement.substitutes(
+        ("a1", "b1", "c1"), frozenset({1}), THREE, survives=survives, domains=(0, 1, 2)
+    )
+    assert found is not None
+    # The host of a bookie that is away is known, its rack is not.
+    assert (found.bookies, found.domains) == (("a1", "a2", "c1"), domains)
+
+
 async def test_where_one_of_two_lost_bookies_has_a_substitute_the_other_keeps_its_name() -> None:
     yard = Yard()
     for name in "ad":
