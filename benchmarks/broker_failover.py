@@ -66,7 +66,7 @@ async def _failover(folder: Path, count: int) -> tuple[float, float]:
         try:
             await _fill(calls, worker, count)
             address = await leading.leader()
-            # Otherwise the kill always comes in the same part of the leader's renewal.
+            # Otherwise every kill would hit the same phase of the leader's lease renewal.
             await asyncio.sleep(SystemRandom().random() * _RENEWAL_S)
             started_s = time.perf_counter()
             brokers[address].kill()

@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING
 from blobit.bucket_core import BucketCore
 from blobit.bucket_removal import remove_bucket
 from blobit.compaction import Compaction, Weight, weigh
+from blobit.counting import BASE, count_key, is_shut
 from blobit.dying import count_due, finish, let_die
 from blobit.errors import BlobError, DiskFull, MetadataUnavailable, NoSuchBucket
 from blobit.expiry import abort_expired_uploads, expire_objects
@@ -289,9 +290,9 @@ class Collector:
         return True
 
     async def _remove_strays(self) -> None:
-        """Remove what was written of a bucket after the bucket had been removed.
+        """Remove the rows that were written for a bucket after it had been removed.
 
-        That is its row of `homes`, and a ledger that a put added beside that row. Only in shared
+        These are its row of `homes`, and what a put added while that was removed. Only in shared
         tablespaces: a bucket's own tablespace is dropped with the bucket.
         """
         registry = await self._blobs.rows(REGISTRY)
@@ -316,13 +317,13 @@ class Collector:
         for table in ("homes", "dying"):
             strays |= {row["bucket_id"] async for row in rows.scan(table)}.difference(named)
         if strays:
-            # Must be read after `homes`: a bucket is registered before its home is written.
+            # Must be read after both tables: a bucket is registered before its rows are written.
             strays -= {*await self._tablespaces(), *await self._blobs.moves.every()}
         for bucket_id in strays:
             info = BucketInfo("", bucket_id, place, BucketSettings(), 0)
             scope = await self._scope(info, False)
-            if await _is_empty(scope):
-                await remove_bucket(scope, [])
+            if await _is_empty(scope) or await _is_shut(scope):
+                await remove_bucket(scope, await scope.rows.ledgers(bucket_id))
 
     async def _drop_left(self, moves: Mapping[int, Row]) -> None:
         """Drop the tablespaces that buckets had for themselves and have left."""
@@ -396,15 +397,21 @@ def _by_tablespace(infos: Sequence[BucketInfo]) -> dict[str, list[BucketInfo]]:
 
 
 async def _is_empty(scope: BucketScope) -> bool:
-    """Whether a bucket has never been used.
+    """Whether nothing of a bucket is left that can be read. Ledgers that are dying do not count.
 
-    One that was used but has no name may belong to an older state of the registry, restored alone.
+    One that has objects but no name may belong to an older state of the registry, restored alone.
     """
     key = (scope.bucket_id,)
     for table in ("objects", "uploads"):
         async for _ in scope.rows.scan(table, first=key, last=key):
             return False
     return not await scope.rows.ledgers(scope.bucket_id)
+
+
+async def _is_shut(scope: BucketScope) -> bool:
+    """Whether a removal of the bucket has begun."""
+    [_, key] = count_key(scope.bucket_id, BASE)
+    return is_shut(await scope.rows.get("counts", key))
 
 
 async def _by_bucket(rows: Rows, table: str) -> dict[int, list[Row]]:

@@ -9,6 +9,7 @@ Invariants:
 """
 
 import asyncio
+import logging
 import random
 import weakref
 from collections.abc import Awaitable, Callable, Mapping
@@ -51,6 +52,8 @@ from engine.transport.contract import Transport, uses_reserve
 
 Announce = Callable[[int], Awaitable[None]]
 """Writes down the id of a ledger to come, so that no ledger exists that nobody has heard of."""
+
+_logger = logging.getLogger(__name__)
 
 
 class LedgerClient:
@@ -127,6 +130,7 @@ class LedgerClient:
         changes. With `deferred_sync=True`, appends resolve as soon as they have an id; nothing is
         promised before `force()` returns. With `explicit_ids=True`, the caller chooses the ids.
         `announce` is awaited with the ledger's id before the ledger exists; its errors are raised.
+        If it is called again, with another id, the ledger before is never used.
         Raises `QuorumsInvalid`, `InvalidRequest`, `NotEnoughBookies`, `MetadataUnavailable`,
         `DiskFull` unless `metadata` say that it `uses_reserve`, and `AccessRefused` when bookies
         that are needed want another proof than this client has.
@@ -163,8 +167,8 @@ class LedgerClient:
     ) -> Ensemble:
         """Choose bookies for a new ledger.
 
-        Raises `refusal` if there are none and bookies refused this client, otherwise `DiskFull`,
-        and as `Placement.new_ensemble`.
+        Raises `refusal`, if given, in place of any `Unavailable`; otherwise `DiskFull`, and as
+        `Placement.new_ensemble`.
         """
         try:
             if not from_reserve:
@@ -208,8 +212,10 @@ class LedgerClient:
         try:
             held = await self._ledgers.create(metadata)
         except KeyExists:
-            # Ids are unique, so this is the ledger of this call: its reply was so late that
-            # repair has closed it. It stays, like any whose creator never got a reply.
+            # Ids are never reused, so this is the ledger of this call: the reply came so late that
+            # somebody has closed or changed it meanwhile. It is left, like every ledger whose
+            # creator never got a reply.
+            _logger.warning("ledger %s was closed before its creator could use it", ledger_id)
             return None
         if degraded:
             await self._ledgers.request_repair(held.metadata.ledger_id, "created without a bookie")

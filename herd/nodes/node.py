@@ -479,6 +479,7 @@ class Node:
     async def _open(self, name: str, fact: SpaceFact) -> Tablespace:
         async with self._turn_to_open():
             space = await self._opened(name, fact)
+        fact = self.outlook.spaces.get(name, fact)
         if fact.leader not in ("", self.node_id) and self.outlook.address_of(fact.leader):
             # Otherwise the designated leader would take over from the first one a moment later.
             space.replica.defer(self.settings.preference_ms / 1000)
@@ -488,10 +489,10 @@ class Node:
 
     @contextlib.asynccontextmanager
     async def _turn_to_open(self) -> AsyncIterator[None]:
-        """Wait until few replicas are being opened: a node that starts answers calls meanwhile.
+        """Wait for one of the few turns, so that a node that starts can answer calls in between.
 
-        A turn ends after a moment. A replica may wait for its log for a long time, or restore a
-        large snapshot, and must not keep the others from opening.
+        A turn ends after `_OPENING_S` even if the replica is not open yet: it may be restoring a
+        large snapshot, and must not keep the others waiting.
         """
         await self._opening.acquire()
         with contextlib.ExitStack() as turn:

@@ -236,7 +236,7 @@ class DuckThreads:
         work: Work,
         running: _Running,
     ) -> pa.Table:
-        """Runs in the thread."""
+        """Runs in the thread. Its exceptions do not refer to DuckDB's objects."""
         running.connection = connection = connection or root.cursor()
         try:
             with answered(
@@ -251,7 +251,8 @@ class DuckThreads:
                 return described(pa.Table.from_batches(batches, answer.schema), answer.names)
         except Exception as error:
             failure = database_error(work.failures[0] if work.failures else error)
-        raise failure
+        # The error must not keep the result and its batches alive, so it has no frames or context.
+        raise failure.with_traceback(None)
 
 
 def _in_this_process(make: Callable[[], Any]) -> Callable[[], Any]:

@@ -319,10 +319,13 @@ async def _spaces(store: MetadataStore) -> dict[str, bytes]:
 
 
 async def _take_log(workshop: Workshop, name: str, keys: dict[str, bytes]) -> LogList:
-    """Put a log's keys where they belong. Two equal looks show that both are of one moment."""
+    """Add a log's keys. Only two equal looks show that both are of one moment.
+
+    The list is read first: a snapshot is named before the log is truncated up to it.
+    """
     store = workshop.store
-    snapshot = await store.get(f"{name}/{_SNAPSHOT}")
     found = await store.get(f"{name}/{_LIST}")
+    snapshot = await store.get(f"{name}/{_SNAPSHOT}")
     listed = LogList() if found is None else decode_list(found.value)
     if found is not None and listed.listed:
         keys[f"{name}/{_LIST}"] = found.value

@@ -1,7 +1,7 @@
 """The tablespaces that buckets share: which one a bucket goes to, and what it leaves behind."""
 
 import asyncio
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import replace
 from pathlib import Path
@@ -14,10 +14,12 @@ from blobit import (
     AsyncBlobs,
     BucketSettings,
     GarbageSettings,
+    MetadataUnavailable,
     NoSuchBucket,
     ObjectInfo,
     PoolLimits,
     SettingsInvalid,
+    bucket_removal,
     garbage,
 )
 from blobit.garbage_scope import BucketScope
@@ -196,8 +198,9 @@ async def test_a_creation_that_ends_after_its_bucket_was_removed_leaves_no_rows(
         await (await blobs.bucket("kept")).put("one", b"moo")
 
 
+@pytest.mark.parametrize("cut_short", [False, True])
 async def test_a_put_while_a_late_home_is_removed_leaves_no_ledger(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    cut_short: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     patient = replace(SMALL, garbage=GarbageSettings(grace_ms=1_000, settle_ms=0))
     async with clustered(tmp_path, settings=patient) as store, store.another() as other:
@@ -216,13 +219,19 @@ async def test_a_put_while_a_late_home_is_removed_leaves_no_ledger(
             puts.append(await slow.put("one", body(300)))
             return empty
 
+        async def leaderless(scope: BucketScope, ledger_ids: Sequence[int]) -> list[int]:
+            raise MetadataUnavailable("the leader was lost")
+
         monkeypatch.setattr(garbage, "_is_empty", then_a_put)
+        if cut_short:
+            monkeypatch.setattr(bucket_removal, "let_die", leaderless)
         await blobs.collect()
         assert puts
         monkeypatch.undo()
-        clock.pass_ms(HOUR_MS)
-        await blobs.collect()
-        for table in ("homes", "objects", "ledgers", "dying"):
+        for _ in range(2):
+            clock.pass_ms(HOUR_MS)
+            await blobs.collect()
+        for table in ("homes", "counts", "objects", "refs", "ledgers", "dying"):
             rows = [row async for row in slow.core.rows.scan(table)]
             assert slow.core.bucket_id not in {row["bucket_id"] for row in rows}, table
 

@@ -12,6 +12,7 @@ from engine.errors import CannotRead
 from engine.ledger.client import LedgerClient
 from engine.log import ReplicatedLog
 from engine.log.log_list import LogList
+from engine.log.position import Position
 from engine.metadata.contract import Versioned
 from engine.metadata.ledgers import LEDGERS, LedgerMetadata
 from engine.metadata.lost_logs import forget_lost, note_lost
@@ -77,23 +78,34 @@ async def test_a_tablespace_that_comes_while_the_others_end_begins_another_cut(
         assert looked == ["/logs/mine"] + 2 * ["/logs/herd/farm", "/logs/mine"]
 
 
-async def test_a_snapshot_that_comes_while_a_log_is_looked_at_begins_another_look() -> None:
+async def test_a_log_that_is_truncated_while_it_is_looked_at_begins_another_look() -> None:
     async with clustered() as (client, _):
         await logged(client, "mine")
+        log = await logged(client, "mine")
+        first, last = [each.ledger for each in (await log.list()).listed]
         snapshot, get = "/logs/mine/snapshot", client.store.get
-        record = msgspec.msgpack.encode(SnapshotRecord(1, 0))
-        asked: list[str] = []
+
+        async def snapshot_at(place: tuple[int, int]) -> bytes:
+            image = await client.create_ledger()
+            await image.close()
+            return msgspec.msgpack.encode(SnapshotRecord(1, 1, image.ledger_id, place))
+
+        await client.store.create(snapshot, await snapshot_at((first, -1)))
+        later: list[bytes] = []
 
         async def found(key: str) -> Versioned | None:
             value = await get(key)
-            asked.append(key)
-            if key == snapshot and asked.count(snapshot) == 1:
-                await client.store.create(snapshot, record)
+            if not later and key in (snapshot, "/logs/mine/list"):
+                later.append(await snapshot_at((last, 0)))
+                now = await get(snapshot)
+                assert now is not None
+                await client.store.set(snapshot, later[0], now.version)
+                assert await log.truncate(Position(last, 0)) == Position(first, 0)
             return value
 
         client.store.get = found  # type: ignore[method-assign]
         cut = await take_cut(workshop_of(client))
-        assert cut.keys[snapshot] == record
+        assert cut.keys[snapshot] == later[0]
 
 
 async def test_a_log_whose_first_entries_went_since_the_cut_begins_another_cut(

@@ -270,6 +270,18 @@ ARCHIVE_MUTANTS: Final = (
         by_test(_CUT, "test_a_tablespace_that_comes_while_the_others_end_begins_another_cut"),
     ),
     Mutant(
+        "a-log-s-snapshot-is-read-before-its-list",
+        "a log that is truncated during a backup does not end the backup",
+        "herdbook/archive/cut.py",
+        """    found = await store.get(f"{name}/{_LIST}")
+    snapshot = await store.get(f"{name}/{_SNAPSHOT}")
+""",
+        """    snapshot = await store.get(f"{name}/{_SNAPSHOT}")
+    found = await store.get(f"{name}/{_LIST}")
+""",
+        by_test(_CUT, "test_a_log_that_is_truncated_while_it_is_looked_at_begins_another_look"),
+    ),
+    Mutant(
         "a-cut-is-kept-though-its-log-went",
         "all ledgers of a cut's logs are there when they are copied",
         "herdbook/archive/backup.py",

@@ -31,7 +31,18 @@ BLOB_GARBAGE_MUTANTS: Final = (
         'for table in ("homes",):',
         by_test(
             "blobit/test_tablespace_pool.py",
-            "test_a_put_while_a_late_home_is_removed_leaves_no_ledger",
+            "test_a_put_while_a_late_home_is_removed_leaves_no_ledger[False]",
+        ),
+    ),
+    Mutant(
+        "the-removal-of-a-late-home-is-not-continued",
+        "a removal that was cut short is continued",
+        "blobit/garbage.py",
+        "            if await _is_empty(scope) or await _is_shut(scope):",
+        "            if await _is_empty(scope):",
+        by_test(
+            "blobit/test_tablespace_pool.py",
+            "test_a_put_while_a_late_home_is_removed_leaves_no_ledger[True]",
         ),
     ),
     Mutant(

@@ -170,29 +170,6 @@ HERD_SQL_MUTANTS: Final = (
         ),
     ),
     Mutant(
-        "an-error-holds-the-answer-of-its-query",
-        "an error does not keep the result and its batches alive",
-        "herd/sql/session.py",
-        """lambda one, work: _run(one, work, parameters))
-        except Exception as error:
-            failure = self._failure(error)
-        finally:
-            self._ran(running)
-        try:
-            # Its frames would keep what the query has read until a full collection.
-            raise failure.with_traceback(None)
-""",
-        """lambda one, work: _run(one, work, parameters))
-        except Exception as error:
-            failure = self._failure(error)
-        finally:
-            self._ran(running)
-        try:
-            raise failure
-""",
-        by_test(_ATTACKS, "test_an_error_keeps_no_part_of_its_query_alive"),
-    ),
-    Mutant(
         "what-duckdb-says-late-is-an-error-of-the-disk",
         "what DuckDB says in the middle of a result means what it says at the beginning",
         "herd/translating.py",

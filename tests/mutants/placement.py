@@ -167,8 +167,34 @@ PLACEMENT_MUTANTS: Final = (
         ),
     ),
     Mutant(
+        "a-replica-moves-though-an-append-needs-its-bookie",
+        "a replica moves only if appends go on without its bookie",
+        "engine/ledger/respreading.py",
+        "            and writable(replication.quorums, alive - {slot.index})\n",
+        "",
+        by_test(
+            "engine/ledger/test_respreading.py",
+            "test_nothing_moves_where_an_append_needs_every_bookie",
+        ),
+    ),
+    Mutant(
+        "a-replica-moves-to-a-bookie-that-does-not-answer",
+        "a replica moves only to a bookie that answers",
+        "engine/ledger/respreading.py",
+        "        except (BookieUnavailable, TimeoutError):\n"
+        "            context.placement.note_failure(found.bookie_id)\n"
+        "        else:\n",
+        "        except (BookieUnavailable, TimeoutError):\n"
+        "            context.placement.note_failure(found.bookie_id)\n"
+        "        if True:\n",
+        by_test(
+            "engine/ledger/test_respreading.py",
+            "test_no_replica_moves_to_a_bookie_that_does_not_answer",
+        ),
+    ),
+    Mutant(
         "a-ledger-closed-by-repair-fails-its-creation",
-        "a creation whose reply is late begins again",
+        "a creation that finds its own ledger closed takes a new id",
         "engine/ledger/client.py",
         "        except KeyExists:\n",
         "        except LedgerClosed:\n",

@@ -2,12 +2,16 @@
 
 import asyncio
 import inspect
+import signal
 from collections.abc import Coroutine
-from typing import Any
+from types import FrameType
+from typing import Any, Final
 
 import pytest
 
 from tests.simulation.loop import SimLoop, new_loop
+
+_REAL_S_MAX: Final = 120
 
 
 def virtually(script: Coroutine[Any, Any, None], until_s: float = 2_000.0) -> None:
@@ -29,12 +33,23 @@ async def elapse(seconds: float) -> None:
 def pytest_pyfunc_call(pyfuncitem: pytest.Function) -> bool | None:
     """Run the `async def` tests of a folder in virtual time, for the folder's `conftest.py`.
 
-    A slow machine then never exceeds a time-out. Tests marked `real_time` run as elsewhere.
+    So no test times out because the machine is slow. Tests marked `real_time` run as elsewhere.
+    One that never lets time pass is ended by an alarm.
     """
     if not inspect.iscoroutinefunction(pyfuncitem.obj):
         return None
     if pyfuncitem.get_closest_marker("real_time") is not None:
         return None
     names = pyfuncitem._fixtureinfo.argnames
-    virtually(pyfuncitem.obj(**{name: pyfuncitem.funcargs[name] for name in names}))
+    before = signal.signal(signal.SIGALRM, _too_long)
+    signal.alarm(_REAL_S_MAX)
+    try:
+        virtually(pyfuncitem.obj(**{name: pyfuncitem.funcargs[name] for name in names}))
+    finally:
+        signal.alarm(0)
+        signal.signal(signal.SIGALRM, before)
     return True
+
+
+def _too_long(number: int, frame: FrameType | None) -> None:
+    raise AssertionError(f"the test has run for {_REAL_S_MAX} s of real time")

@@ -1,4 +1,7 @@
-"""Coroutine tests of this folder run in virtual time: all that they use is in memory."""
+"""Coroutine tests of this folder run in virtual time, except those marked `real_time`.
+
+`turns()` lets no time pass here: use `elapse()` to show that nothing happens.
+"""
 
 from tests.simulation.virtual import pytest_pyfunc_call
 

@@ -1,5 +1,6 @@
 """Replicas that had to share a machine are parted by repair when another one has room."""
 
+import asyncio
 import random
 from dataclasses import replace
 from itertools import pairwise
@@ -10,6 +11,7 @@ import pytest
 from engine.ledger.placement import Placement
 from engine.ledger.quorum import Quorums
 from engine.ledger.spreading import cost_of
+from engine.ledger.writer import LedgerWriter
 from engine.metadata.bookies import DECOMMISSIONS, Registration
 from engine.metadata.ledgers import Fragment, LedgerMetadata
 from engine.metadata.repairs import RepairItem
@@ -18,8 +20,7 @@ from engine.repair.auditor import AUDITOR, PARTED_AT_ONCE
 from engine.repair.outlook import Outlook
 from engine.repair.respreading import TOGETHER, move_apart
 from engine.transport.contract import Status
-from tests.engine.ledger.scripted import QUICK
-from tests.engine.ledger.test_coming_back import until
+from tests.engine.ledger.scripted import QUICK, turns
 from tests.engine.repair.yard import GRACE_MS, SETTINGS, Yard, given_up, queue
 
 
@@ -67,6 +68,13 @@ def machines(metadata: LedgerMetadata) -> list[int]:
     return [len({name[0] for name in each.ensemble}) for each in metadata.fragments]
 
 
+async def whole_again(writer: LedgerWriter) -> None:
+    """Wait until the writer has replaced bookies and all of them have all entries."""
+    async with asyncio.timeout(20):
+        while len(writer.metadata.fragments) < 2 or not writer._replication.complete:
+            await turns(1)
+
+
 async def test_replicas_on_one_machine_part_when_another_one_comes() -> None:
     yard = await hosts("a1", "a2", "b1")
     metadata = await yard.written(10)
@@ -98,7 +106,7 @@ async def test_every_fragment_that_holds_entries_is_looked_at() -> None:
     await yard.come("a3")
     await yard.lose("a1")
     assert await writer.append(b"more") == 4
-    await until(lambda: len(writer.metadata.fragments) == 2 and writer._replication.complete)
+    await whole_again(writer)
     await writer.append(b"in the second")
     await writer.close()
     await yard.come("a1")
@@ -200,7 +208,7 @@ async def test_of_an_open_ledger_part_the_fragments_that_have_an_end_and_its_wri
     writer = await yard.writer(4, settings=replace(QUICK, respread_ms=0))
     assert await yard.survey() == []
     await yard.come("c1")
-    await until(lambda: len(writer.metadata.fragments) == 2 and writer._replication.complete)
+    await whole_again(writer)
     # The writer asks for what it lacked during its change.
     await yard.part(writer.metadata)
     assert machines(await yard.metadata(writer.ledger_id)) == [2, 3]

@@ -113,7 +113,7 @@ def test_a_pin_of_who_reads_changes_keeps_the_log_behind_a_snapshot() -> None:
     in_yard(script)
 
 
-@pytest.mark.parametrize(("delay_s", "opens"), [(0.1, 8), (60.0, 40)])
+@pytest.mark.parametrize(("delay_s", "opens"), [(0.1, 8), (0.7, 16), (60.0, 40)])
 def test_a_node_opens_few_replicas_at_once_and_slow_ones_do_not_keep_others_from_opening(
     delay_s: float, opens: int
 ) -> None:
@@ -130,5 +130,7 @@ def test_a_node_opens_few_replicas_at_once_and_slow_ones_do_not_keep_others_from
         await elapse(10.0)
         assert machine.states.opening_max == opens
         await yard.until(lambda: all(machine.leads(name) for name in names))
+        await elapse(1.0)
+        assert machine.node._opening._value == 8
 
     in_yard(script)

@@ -85,8 +85,10 @@ class MemoryStates:
         if self.delay_s:
             self.opening += 1
             self.opening_max = max(self.opening, self.opening_max)
-            await elapse(self.delay_s)
-            self.opening -= 1
+            try:
+                await elapse(self.delay_s)
+            finally:
+                self.opening -= 1
         self.open_now[uuid] = MemoryState()
         return self.open_now[uuid]
 
