@@ -99,11 +99,10 @@ class Node:
         self.auditor = SpaceAuditor(client, self.directory, self.outlook, self.settings, drawn)
         self.commands = SpaceCommands(client.store, client.clock, client.rng)
         self._states, self._workers = states, workers
-        self._opening = asyncio.Semaphore(_OPENED_AT_ONCE)
         self._herd, self._replica, self._log = herd, replica, log
+        self._opening = asyncio.Semaphore(_OPENED_AT_ONCE)
         self._metrics, self._query_pool = metrics, query_pool
-        self._return_memory = return_memory
-        self._memory_at_s = -_RETURN_MEMORY_S
+        self._return_memory, self._memory_at_s = return_memory, -_RETURN_MEMORY_S
         self._registration = Registration(client.store, node_id)
         self._registration.watch(self._woken.set)
         self._started_ms = client.clock.wall_ms()

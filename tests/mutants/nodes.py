@@ -267,7 +267,7 @@ NODE_MUTANTS: Final = (
         "asyncio.Semaphore(1_000)",
         by_test(
             "herd/nodes/test_booting.py",
-            "test_a_node_opens_few_replicas_at_once_and_slow_ones_do_not_keep_others_from_opening[0.1-8]",
+            "test_a_node_opens_few_replicas_at_once_but_waits_for_no_slow_one[0.1-8]",
         ),
     ),
     Mutant(
@@ -278,7 +278,7 @@ NODE_MUTANTS: Final = (
         "call_later(1_000.0, turn.close)",
         by_test(
             "herd/nodes/test_booting.py",
-            "test_a_node_opens_few_replicas_at_once_and_slow_ones_do_not_keep_others_from_opening[60.0-40]",
+            "test_a_node_opens_few_replicas_at_once_but_waits_for_no_slow_one[60.0-40]",
         ),
     ),
     Mutant(

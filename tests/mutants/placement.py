@@ -152,7 +152,7 @@ PLACEMENT_MUTANTS: Final = (
         "",
         by_test(
             _PLACEMENT_TESTS,
-            "test_a_substitute_does_not_count_as_elsewhere_beside_a_bookie_never_seen_registered[host-domains0]",
+            "test_a_substitute_counts_as_elsewhere_only_if_it_surely_is[host-domains0]",
         ),
     ),
     Mutant(
@@ -163,7 +163,7 @@ PLACEMENT_MUTANTS: Final = (
         "new = max(numbers) + 1",
         by_test(
             _PLACEMENT_TESTS,
-            "test_a_substitute_does_not_count_as_elsewhere_beside_a_bookie_never_seen_registered[rack-domains1]",
+            "test_a_substitute_counts_as_elsewhere_only_if_it_surely_is[rack-domains1]",
         ),
     ),
     Mutant(

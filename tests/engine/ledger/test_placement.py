@@ -181,7 +181,7 @@ async def test_a_substitute_goes_where_no_replica_is() -> None:
 
 
 @pytest.mark.parametrize(("survives", "domains"), [("host", (0, 0, 2)), ("rack", (0, UNKNOWN, 2))])
-async def test_a_substitute_does_not_count_as_elsewhere_beside_a_bookie_never_seen_registered(
+async def test_a_substitute_counts_as_elsewhere_only_if_it_surely_is(
     survives: Survives, domains: tuple[int, ...]
 ) -> None:
     yard = Yard()

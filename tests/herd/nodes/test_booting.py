@@ -114,7 +114,7 @@ def test_a_pin_of_who_reads_changes_keeps_the_log_behind_a_snapshot() -> None:
 
 
 @pytest.mark.parametrize(("delay_s", "opens"), [(0.1, 8), (0.7, 16), (60.0, 40)])
-def test_a_node_opens_few_replicas_at_once_and_slow_ones_do_not_keep_others_from_opening(
+def test_a_node_opens_few_replicas_at_once_but_waits_for_no_slow_one(
     delay_s: float, opens: int
 ) -> None:
     async def script(yard: Yard) -> None:
