@@ -13,7 +13,7 @@ from engine.ledger.settings import ClientSettings
 from engine.metadata.bookies import Bookies, FolderAge, Registration
 from engine.metadata.contract import MetadataStore
 from engine.metadata.memory import MemoryTree
-from engine.ports.clock import Clock
+from engine.ports.clock import Clock, SystemClock
 from engine.run import NO_ENTRY, Run
 from engine.transport.contract import (
     AppendReply,
@@ -25,6 +25,7 @@ from engine.transport.contract import (
     ReadRequest,
     Status,
 )
+from tests.simulation.loop import SimLoop
 from tests.simulation.virtual import elapse
 
 QUICK = ClientSettings(
@@ -184,6 +185,10 @@ class LoopClock:
         return 1_000
 
 
+def _is_virtual() -> bool:
+    return isinstance(asyncio.get_running_loop(), SimLoop)
+
+
 class Cluster:
     """Scripted bookies, a metadata store in memory, and clients of both."""
 
@@ -191,7 +196,7 @@ class Cluster:
         self.tree = tree
         self.store: MetadataStore = tree.session()
         self.transport = ScriptedTransport()
-        self.client_clock: Clock = LoopClock()
+        self.client_clock: Clock = LoopClock() if _is_virtual() else SystemClock()
         self.registry = Bookies(self.store)
 
     @classmethod
