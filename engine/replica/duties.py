@@ -17,6 +17,7 @@ import logging
 from engine.errors import Deposed, EngineError, ReplicaFailed
 from engine.log.log import ReplicatedLog
 from engine.log.position import START, Position
+from engine.metadata.takeovers import Takeovers
 from engine.ports.clock import Clock
 from engine.replica.applier import Applier
 from engine.replica.entries import encode_level
@@ -46,6 +47,7 @@ class Duties:
         measures: ReplicaMeasures,
         clock: Clock,
         settings: ReplicaSettings,
+        takeovers: Takeovers,
     ) -> None:
         self._log = log
         self._leading = leading
@@ -57,6 +59,7 @@ class Duties:
         self._measures = measures
         self._clock = clock
         self._settings = settings
+        self._takeovers = takeovers
         self._retired: dict[int, SnapshotRecord] = {}
         self._one_at_a_time = asyncio.Lock()
         self._slice_began_s = clock.monotonic()
@@ -91,14 +94,12 @@ class Duties:
             self._due.clear()
             wait_s: float | None = self._settings.duties_ms / 1000
             try:
-                if not swept:
-                    await self._sweep()
-                    swept = True
+                swept = swept or await self._sweep()
                 settled = await self._raise_level()
                 if await self._snapshot_due():
                     await self.snapshot()
                 await self._drop_retired()
-                if settled and not self._retired:
+                if settled and swept and not self._retired:
                     wait_s = self._until_old_s()
             except (Deposed, ReplicaFailed) as error:
                 self._leading.end(error)
@@ -181,10 +182,15 @@ class Duties:
         age_ms = self._clock.wall_ms() - newest.taken_ms
         return max(self._settings.snapshot_ms - age_ms, 0) / 1000
 
-    async def _sweep(self) -> None:
-        epoch = self._leading.writer.epoch
-        kept = await self._snapshots.claim(epoch)
-        await self._log.sweep(kept, epoch)
+    async def _sweep(self) -> bool:
+        """Delete garbage of older terms; returns whether there was a turn for it."""
+        with self._takeovers.spare_turn() as spare:
+            if not spare:
+                return False
+            epoch = self._leading.writer.epoch
+            kept = await self._snapshots.claim(epoch)
+            await self._log.sweep(kept, epoch)
+            return True
 
     async def _raise_level(self) -> bool:
         """Allow the newest commands that every replica has known for a while.

@@ -31,6 +31,7 @@ from engine.log.log import ReplicatedLog
 from engine.log.log_list import LOGS, HeldList, Leader, LogList
 from engine.metadata.contract import MetadataStore
 from engine.metadata.liveness import Incarnation, Liveness, Other
+from engine.metadata.takeovers import Place
 from engine.ports.clock import Clock
 
 _ELECTIONS: Final = 16
@@ -62,6 +63,8 @@ class Election:
         self._old = _OldKey(client.store, log.name, client.clock, client.liveness.lease_ms)
         self._changed = asyncio.Event()
         self._unwatch = log.watch(self._changed.set)
+        self.turn = Place(self._liveness.takeovers, self._changed.set)
+        """Its place in the queue for takeovers. An elected replica leaves it after its takeover."""
 
     @property
     def leader(self) -> str:
@@ -106,11 +109,17 @@ class Election:
         """The addresses of the leader of an epoch and of everyone elected after it."""
         return {address for own, address in self._elections if own >= epoch}
 
-    async def campaign(self, able: Callable[[], bool], healthy: Callable[[], bool]) -> "Holding":
+    async def campaign(
+        self,
+        able: Callable[[], bool],
+        healthy: Callable[[], bool],
+        written_s: Callable[[], float],
+    ) -> "Holding":
         """Wait until this replica may lead: `ReplicatedLog.lead` decides whether it does.
 
-        It waits until it is `able()`, too. A leader that is not `healthy()` for a whole lease loses
-        the lead.
+        It also waits until it is `able()` and has a `turn`: `written_s()`, when the log was last
+        written, decides its place in the queue. A leader that is not `healthy()` for a whole lease
+        loses the lead.
         Raises `FormatTooNew`, `CannotRead`; whatever is unavailable is tried again.
         """
         while True:
@@ -121,12 +130,18 @@ class Election:
                 self._note(held.list)
                 incarnation = await self._liveness.incarnation()
                 pause_s = await self._pause_s(incarnation, held.list)
-                if pause_s is not None and pause_s <= 0:
-                    if able():
-                        return Holding(self, incarnation, held, healthy)
+                if pause_s is None or pause_s > 0:
+                    self.turn.leave()
+                elif not able():
+                    self.turn.leave()
                     pause_s = self._liveness.lease_ms / 1000
+                elif self.turn.ask(written_s(), first=not self._deference_s):
+                    return Holding(self, incarnation, held, healthy)
+                else:
+                    # Until this replica has a turn, or the list changes.
+                    pause_s = None
             except MetadataUnavailable:
-                pass
+                self.turn.leave()
             if pause_s is not None:
                 # A draw keeps candidates from trying at the same moment again and again.
                 pause_s = max(pause_s, 0.0) + self._rng.random() * 0.02

@@ -27,7 +27,6 @@ from engine.log.log import ReplicatedLog
 from engine.log.log_list import LogList
 from engine.log.log_reader import Batch
 from engine.log.position import START, Position
-from engine.metadata.contract import MetadataStore
 from engine.ports.clock import Clock
 from engine.replica.applier import Applier
 from engine.replica.settings import ReplicaSettings
@@ -50,7 +49,6 @@ class Following:
         applier: Applier,
         state: State,
         snapshots: Snapshots,
-        store: MetadataStore,
         waiting: Waiting,
         replica: str,
         settings: ReplicaSettings,
@@ -60,7 +58,6 @@ class Following:
         self._applier = applier
         self._state = state
         self._snapshots = snapshots
-        self._store = store
         self._waiting = waiting
         self._pin = f"replica {replica}"
         self._pinned = False
@@ -81,16 +78,16 @@ class Following:
         """
         tried = 0
         while True:
-            # In this order: a snapshot is named before the log is truncated up to it.
-            await self._store.sync()
             listed = await self._log.list()
+            position = self._state.position
+            kept = listed.keeps_after(position)
+            if kept and position != START:
+                return
+            # In this order: a snapshot is named before the log is truncated up to it.
             record = await self._snapshots.newest()
             if record is not None and not listed.knows(record.at):
                 record = None
-            position = self._state.position
-            kept = listed.keeps_after(position)
-            wanted = not kept or position == START
-            if record is None or record.at <= position or not wanted:
+            if record is None or record.at <= position:
                 if not kept:
                     raise self._missing(listed, record)
                 return

@@ -41,7 +41,6 @@ from engine.log.log import ReplicatedLog
 from engine.log.log_writer import LogWriter
 from engine.log.position import Position
 from engine.log.settings import LogSettings
-from engine.metadata.contract import MetadataStore
 from engine.ports.metrics import NO_METRICS, Metrics
 from engine.replica.applier import Applier
 from engine.replica.contract import Role, StateMachine
@@ -101,7 +100,7 @@ class Replica(Reading):
         self._leading: Leading | None = None
         self._duties: Duties | None = None
         self._waiting = Waiting()
-        self._following = self._following_of(client.store)
+        self._following = self._following_of()
         self._measures = self._measures_of(metrics)
         self._closing = self._ending_term = False
         self._running: asyncio.Task[None] | None = None
@@ -323,6 +322,8 @@ class Replica(Reading):
                 _logger.exception("replica %s of log %s failed", self.replica_id, self.name)
                 self._fail(ReplicaFailed(f"{type(error).__name__}: {error}"))
                 return
+            finally:
+                self._election.turn.leave()
             if self._client.clock.monotonic() - began_s > self.settings.retry_pause_ms_max / 1000:
                 pause_s, said = self.settings.retry_pause_ms / 1000, ""
             if not self._closing:
@@ -361,7 +362,7 @@ class Replica(Reading):
             await asyncio.gather(looking, waiting, return_exceptions=True)
         while True:
             try:
-                return await self._election.campaign(self._able, self._healthy)
+                return await self._election.campaign(self._able, self._healthy, self._written_s)
             except Unavailable:
                 await asyncio.sleep(self.settings.retry_pause_ms / 1000)
 
@@ -369,12 +370,12 @@ class Replica(Reading):
         """Take the log over and lead it, until somebody else does."""
         writer: LogWriter | None = None
         try:
-            # Until the epoch is raised, other nodes may lead the logs that wait here.
-            written_s = -math.inf if self._takeover_failed else self._following.written_s
-            async with self._liveness.takeovers.turn(written_s):
-                self._takeover_failed = True
-                check = partial(self._check_lead, holding)
+            self._takeover_failed = True
+            check = partial(self._check_lead, holding)
+            try:
                 writer = await self.log.lead(holding.leader, holding.after, check)
+            finally:
+                self._election.turn.leave()
             self._takeover_failed = False
             self._election.elected(writer.epoch)
             # The state may have been cut off in the middle of a restoration.
@@ -460,13 +461,12 @@ class Replica(Reading):
         if leading.failure is not None:
             raise leading.failure
 
-    def _following_of(self, store: MetadataStore) -> Following:
+    def _following_of(self) -> Following:
         return Following(
             log=self.log,
             applier=self._applier,
             state=self._state,
             snapshots=self._snapshots,
-            store=store,
             waiting=self._waiting,
             replica=self.replica_id,
             settings=self.settings,
@@ -498,6 +498,7 @@ class Replica(Reading):
             measures=self._measures,
             clock=self._client.clock,
             settings=self.settings,
+            takeovers=self._liveness.takeovers,
         )
 
     def _leading_now(self) -> Leading:
@@ -511,6 +512,9 @@ class Replica(Reading):
         self._following.note_written()
         if self._duties is not None:
             self._duties.applied()
+
+    def _written_s(self) -> float:
+        return -math.inf if self._takeover_failed else self._following.written_s
 
     def _able(self) -> bool:
         """Whether this replica should be elected."""

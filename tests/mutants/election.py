@@ -272,8 +272,8 @@ _ELECTIONS: Final = (
         "a-replica-that-is-not-able-is-elected",
         "a replica is elected only when it is able to lead",
         _ELECTION,
-        "                    if able():\n",
-        "                    if able() or True:\n",
+        "                elif not able():\n",
+        "                elif not able() and False:\n",
         by_test(_ELECTION_TESTS, "test_whoever_could_have_led_before_waits_for_who_leads_since"),
     ),
     Mutant(
@@ -303,7 +303,7 @@ _ELECTIONS: Final = (
         "self.log.lead(holding.leader, holding.after)",
         by_test(
             _LEADERSHIP_TESTS,
-            "test_a_replica_that_lost_the_lead_before_its_takeover_began_does_not_raise_the_epoch",
+            "test_a_replica_that_lost_the_lead_before_it_raised_the_epoch_does_not_raise_it",
         ),
     ),
     Mutant(

@@ -1,138 +1,145 @@
-"""Turns of takeovers: how many at a time, who goes first, and callers that are cancelled."""
+"""Turns of takeovers: how many at a time, who goes first, and who leaves the queue."""
 
-import asyncio
 import math
 import random
+from contextlib import ExitStack
 
 import pytest
 
-from engine.metadata.takeovers import Takeovers
+from engine.metadata.takeovers import Place, Takeovers
 
 
-class Room:
-    """Takes turns, and knows who has one."""
+class Queue:
+    """The places of some logs, and the order in which they were given turns."""
 
     def __init__(self, at_once: int) -> None:
         self.takeovers = Takeovers(at_once)
-        self.inside: list[str] = []
         self.begun: list[str] = []
-        self.left = asyncio.Event()
-        self.tasks: dict[str, asyncio.Task[None]] = {}
-        self._ends: dict[str, asyncio.Event] = {}
+        self._places: dict[str, Place] = {}
 
-    def enter(self, name: str, written_s: float = 0.0) -> None:
-        self._ends[name] = asyncio.Event()
-        self.tasks[name] = asyncio.create_task(self._takes(name, written_s))
+    @property
+    def inside(self) -> list[str]:
+        return [name for name in self.begun if self._places[name].has_turn]
 
-    async def leave(self, name: str) -> None:
-        self._ends[name].set()
-        await settle()
-
-    async def _takes(self, name: str, written_s: float) -> None:
-        async with self.takeovers.turn(written_s):
+    def enter(self, name: str, written_s: float = 0.0, *, first: bool = True) -> None:
+        place = self._places[name] = Place(self.takeovers, lambda: self.begun.append(name))
+        if place.ask(written_s, first=first):
             self.begun.append(name)
-            self.inside.append(name)
-            try:
-                await self._ends[name].wait()
-            finally:
-                self.inside.remove(name)
-                self.left.set()
+
+    def leave(self, name: str) -> None:
+        self._places[name].leave()
 
 
-async def settle() -> None:
-    for _ in range(5):
-        await asyncio.sleep(0)
-
-
-async def test_no_more_than_the_limit_are_taken_over_at_a_time() -> None:
-    room = Room(2)
+def test_no_more_than_the_limit_are_taken_over_at_a_time() -> None:
+    queue = Queue(2)
     for name in "abc":
-        room.enter(name)
-    await settle()
-    assert room.inside == ["a", "b"] and room.takeovers.free == 0
-    await room.leave("a")
-    assert room.inside == ["b", "c"]
-    await room.leave("b")
-    await room.leave("c")
-    assert room.takeovers.free == 2
+        queue.enter(name)
+    assert queue.inside == ["a", "b"] and queue.takeovers.free == 0
+    queue.leave("a")
+    assert queue.inside == ["b", "c"]
+    queue.leave("b")
+    queue.leave("c")
+    assert queue.takeovers.free == 2
 
 
-async def test_the_log_that_was_written_last_is_taken_over_first() -> None:
-    room = Room(1)
-    room.enter("first", 9.0)
-    await settle()
-    room.enter("old", 1.0)
-    room.enter("new", 5.0)
-    room.enter("old too", 1.0)
-    await settle()
-    for name in ("first", "new", "old", "old too"):
-        await room.leave(name)
-    assert room.begun == ["first", "new", "old", "old too"]
+def test_the_log_that_was_written_last_is_taken_over_first() -> None:
+    queue = Queue(1)
+    queue.enter("begun", 9.0)
+    queue.enter("old", 1.0)
+    queue.enter("new", 5.0)
+    queue.enter("old too", 1.0)
+    for name in ("begun", "new", "old"):
+        queue.leave(name)
+    assert queue.begun == ["begun", "new", "old", "old too"]
 
 
-async def test_logs_that_come_again_and_again_keep_no_other_one_waiting() -> None:
-    room = Room(2)
+def test_logs_that_another_process_should_lead_wait_behind_its_own() -> None:
+    queue = Queue(1)
+    queue.enter("begun")
+    queue.enter("of another", 9.0, first=False)
+    queue.enter("own", 1.0)
+    queue.leave("begun")
+    queue.leave("own")
+    assert queue.begun == ["begun", "own", "of another"]
+
+
+def test_logs_that_come_again_and_again_keep_no_other_one_waiting() -> None:
+    queue = Queue(2)
     for number in range(10):
-        room.enter(f"failing {number}", 9.0)
-    await settle()
-    room.enter("old", 1.0)
-    room.enter("older", -math.inf)
-    for number in range(10, 60):
-        room.enter(f"failing {number}", 9.0)
-        await room.leave(room.inside[0])
-    assert {"old", "older"} <= set(room.begun)
+        queue.enter(f"failing {number}", 9.0)
+    queue.enter("old", 1.0)
+    queue.enter("older", -math.inf)
+    queue.enter("of another", 1.0, first=False)
+    for number in range(10, 80):
+        queue.enter(f"failing {number}", 9.0)
+        queue.leave(queue.inside[0])
+    assert {"old", "older", "of another"} <= set(queue.begun)
 
 
-async def test_a_block_that_fails_gives_its_turn_to_the_next_one() -> None:
-    room = Room(1)
-    room.enter("a")
-    await settle()
-    room.enter("b")
-    await settle()
-    room.tasks["a"].cancel()
-    await settle()
-    assert room.inside == ["b"]
+def test_a_log_that_asks_again_keeps_its_age_and_its_turn() -> None:
+    takeovers, granted = Takeovers(1), list[str]()
+    holder = Place(takeovers, lambda: granted.append("holder"))
+    waiting = Place(takeovers, lambda: granted.append("waiting"))
+    assert holder.ask(1.0, first=True) and holder.ask(1.0, first=True) and takeovers.free == 0
+    assert not waiting.ask(1.0, first=True) and not waiting.ask(1.0, first=True)
+    holder.leave()
+    assert granted == ["waiting"] and waiting.ask(1.0, first=True)
+    waiting.leave()
+    waiting.leave()
+    assert takeovers.free == 1
 
 
-@pytest.mark.parametrize("passed_on", [False, True])
-async def test_a_caller_that_is_cancelled_keeps_nobody_waiting(passed_on: bool) -> None:
-    """Before it has a turn, and between the moment when it gets one and the one when it runs."""
-    room = Room(1)
-    room.enter("a")
-    await settle()
-    room.enter("b", 2.0)
-    room.enter("c", 1.0)
-    await settle()
-    if passed_on:
-        room._ends["a"].set()
-        await room.left.wait()
-    room.tasks["b"].cancel()
-    await room.leave("a")
-    assert room.begun == ["a", "c"]
-    await room.leave("c")
-    assert room.takeovers.free == 1
+def test_a_log_that_leaves_while_it_waits_is_passed_over() -> None:
+    queue = Queue(1)
+    for name in "abc":
+        queue.enter(name)
+    queue.leave("b")
+    queue.leave("a")
+    assert queue.begun == ["a", "c"]
+    queue.leave("c")
+    assert queue.takeovers.free == 1
+
+
+def test_a_log_whose_takeover_failed_goes_behind_those_of_others() -> None:
+    queue = Queue(1)
+    queue.enter("begun")
+    queue.enter("failed", -math.inf)
+    queue.enter("of another", 1.0, first=False)
+    queue.leave("begun")
+    assert queue.begun == ["begun", "of another"]
+
+
+def test_work_that_can_wait_holds_at_most_half_of_the_turns_and_never_waits() -> None:
+    queue, spare = Queue(4), ExitStack()
+    got = [spare.enter_context(queue.takeovers.spare_turn()) for _ in range(3)]
+    assert got == [True, True, False]
+    for name in "abc":
+        queue.enter(name)
+    assert queue.inside == ["a", "b"]
+    spare.close()
+    assert queue.inside == ["a", "b", "c"] and queue.takeovers.free == 1
+    with queue.takeovers.spare_turn() as got_one:
+        assert not got_one
+    for name in "abc":
+        queue.leave(name)
+    with pytest.raises(ZeroDivisionError), queue.takeovers.spare_turn() as got_one:
+        assert got_one and 1 / 0
+    assert queue.takeovers.free == 4
 
 
 @pytest.mark.parametrize("seed", range(10))
-async def test_no_turn_is_lost_when_callers_come_and_are_cancelled_at_random(seed: int) -> None:
-    rng, takeovers, inside = random.Random(seed), Takeovers(3), 0
-
-    async def take() -> None:
-        nonlocal inside
-        async with takeovers.turn(rng.random()):
-            inside += 1
-            assert inside <= 3
-            try:
-                for _ in range(rng.randrange(4)):
-                    await asyncio.sleep(0)
-            finally:
-                inside -= 1
-
-    tasks = [asyncio.create_task(take()) for _ in range(40)]
-    while not all(task.done() for task in tasks):
-        if rng.random() < 0.3:
-            rng.choice(tasks).cancel()
-        await asyncio.sleep(0)
-    await asyncio.gather(*tasks, return_exceptions=True)
-    assert not any(task.exception() for task in tasks if not task.cancelled())
-    assert takeovers.free == 3
+def test_no_turn_is_lost_when_logs_come_and_leave_at_random(seed: int) -> None:
+    rng, takeovers = random.Random(seed), Takeovers(3)
+    places = [Place(takeovers, lambda: None) for _ in range(20)]
+    for _ in range(2_000):
+        place = rng.choice(places)
+        if rng.random() < 0.6:
+            place.ask(rng.random(), first=rng.random() < 0.5)
+        else:
+            place.leave()
+        inside = sum(each.has_turn for each in places)
+        waiting = len(takeovers._waiting)
+        assert inside + takeovers.free == 3 and not (takeovers.free and waiting)
+    for place in places:
+        place.leave()
+    assert takeovers.free == 3 and not takeovers._waiting

@@ -43,7 +43,7 @@ class _Candidate:
     async def campaign(self) -> float:
         """Be elected and lead; returns when that was."""
         while True:
-            holding = await self.election.campaign(lambda: True, lambda: self.healthy)
+            holding = await self.election.campaign(lambda: True, lambda: self.healthy, lambda: 0.0)
             try:
                 self.writer = await self.log.lead(holding.leader, holding.after)
             except Deposed:
@@ -220,7 +220,7 @@ def test_a_takeover_that_is_still_on_its_way_when_its_leader_resigns_never_arriv
     async def script(field: _Field) -> None:
         one, two = field.candidate("one"), field.candidate("two")
         await (await one.log.lead()).close()
-        holding = await one.election.campaign(lambda: True, lambda: True)
+        holding = await one.election.campaign(lambda: True, lambda: True, lambda: 0.0)
         assert holding.after is not None and holding.after.version is not None
         await holding.resign()
         late = msgspec.msgpack.encode(msgspec.structs.replace(field.list(), leader=holding.leader))
@@ -242,7 +242,7 @@ def test_a_resignation_that_is_written_late_does_not_end_the_next_attempt_of_its
                 raise MetadataUnavailable("away")
 
         one.session.before = before
-        first = await one.election.campaign(lambda: True, lambda: True)
+        first = await one.election.campaign(lambda: True, lambda: True, lambda: 0.0)
         await first.resign()
         failing = False
         await one.campaign()
@@ -305,7 +305,9 @@ def test_whoever_could_have_led_before_waits_for_who_leads_since() -> None:
     async def script(field: _Field) -> None:
         one, two = field.candidate("one"), field.candidate("two")
         able = False
-        campaign = asyncio.create_task(two.election.campaign(lambda: able, lambda: True))
+        campaign = asyncio.create_task(
+            two.election.campaign(lambda: able, lambda: True, lambda: 0.0)
+        )
         await elapse(0.5)
         await one.campaign()
         able = True
@@ -321,7 +323,7 @@ def test_two_replicas_of_one_process_follow_each_other() -> None:
         one = field.candidate("one")
         beside = Election(one.client, one.log, replica="beside", address="beside:1")
         await one.campaign()
-        campaign = asyncio.create_task(beside.campaign(lambda: True, lambda: True))
+        campaign = asyncio.create_task(beside.campaign(lambda: True, lambda: True, lambda: 0.0))
         await elapse(5.0)
         assert not campaign.done() and one.holds()
         await one.resign()
@@ -354,7 +356,7 @@ def test_who_is_elected_when_its_process_is_over_has_lost_the_lead() -> None:
             incarnation._stop()
             return True
 
-        holding = await one.election.campaign(able, lambda: True)
+        holding = await one.election.campaign(able, lambda: True, lambda: 0.0)
         assert holding.lost.is_set() and not holding.holds()
 
     in_field(script)

@@ -2,19 +2,20 @@
 
 import asyncio
 import math
-from contextlib import AsyncExitStack
 from typing import Any
 
 import pytest
 
-from engine.errors import NotEnoughBookies, NotLeader, OutcomeUnknown
+from engine.errors import MetadataUnavailable, NotEnoughBookies, NotLeader, OutcomeUnknown
 from engine.log import Position
 from engine.log.log import ReplicatedLog
 from engine.log.log_writer import LogWriter
 from engine.metadata.liveness import PROCESSES
 from engine.metadata.restoring import MARK
-from engine.metadata.takeovers import Takeovers
+from engine.metadata.takeovers import Place
 from engine.replica.contract import Role
+from engine.replica.election import Election, Holding
+from engine.replica.following import Following
 from engine.replica.replica import Replica
 from tests.engine.ledger.scripted import QUICK
 from tests.engine.replica.held_replicas import LEASE_S, LIST, Replicas, reached, with_replicas
@@ -111,24 +112,175 @@ def test_a_deposed_leader_closed_while_ending_its_term_does_not_block_the_next_l
     with_replicas(script)
 
 
-def test_a_replica_that_lost_the_lead_before_its_takeover_began_does_not_raise_the_epoch() -> None:
+def test_a_replica_that_lost_the_lead_before_it_raised_the_epoch_does_not_raise_it() -> None:
     async def script(made: Replicas) -> None:
         one = await made.leader("one")
         two = await made.start("two")
         await elapse(LEASE_S)
-        takeovers, turns = two._liveness.takeovers, AsyncExitStack()
-        while takeovers.free:
-            await turns.enter_async_context(takeovers.turn(0.0))
-        epoch = (await two.log.list()).epoch
+        session, elected = made.session("two"), asyncio.Event()
+
+        def before(called: str, of: str) -> None:
+            if (called, of) == ("get", MARK):
+                elected.set()
+                session.hold()
+
+        session.before = before
+        epoch = (await one.log.list()).epoch
         await one.close()
-        await elapse(LEASE_S)
+        await reached(elected.is_set)
         two._room.stalled = lambda: True  # type: ignore[method-assign]
         await elapse(3 * LEASE_S)
-        await turns.aclose()
+        session.before = lambda called, of: None
+        session.let_go()
         await elapse(LEASE_S)
         assert (await two.log.list()).epoch == epoch and two.role is Role.FOLLOWER
         two._room.stalled = lambda: False  # type: ignore[method-assign]
         await reached(two.may_answer)
+
+    with_replicas(script)
+
+
+def _hold_all_turns(replica: Replica) -> list[Place]:
+    takeovers, others = replica._liveness.takeovers, list[Place]()
+    while takeovers.free:
+        others.append(Place(takeovers, lambda: None))
+        assert others[-1].ask(0.0, first=True)
+    return others
+
+
+@pytest.mark.parametrize("trouble", ["ill", "cut off"])
+def test_a_replica_that_cannot_lead_or_reach_the_store_when_its_turn_comes_passes_it_on(
+    trouble: str,
+) -> None:
+    async def script(made: Replicas) -> None:
+        one = await made.leader("one")
+        two = await made.start("two")
+        await elapse(LEASE_S)
+        others = _hold_all_turns(two)
+        takeovers, session = two._liveness.takeovers, made.session("two")
+        epoch = (await one.log.list()).epoch
+        await one.close()
+        await reached(lambda: len(takeovers._waiting) == 1)
+        if trouble == "ill":
+            two._room.stalled = lambda: True  # type: ignore[method-assign]
+        else:
+            session.before = _away
+        for place in others:
+            place.leave()
+        await elapse(LEASE_S)
+        assert takeovers.free == len(others) and not two._election.turn.has_turn
+        two._room.stalled = lambda: False  # type: ignore[method-assign]
+        session.before = lambda called, of: None
+        await reached(two.may_answer)
+        assert two.epoch == epoch + 1
+
+    with_replicas(script)
+
+
+def _away(called: str, of: str) -> None:
+    raise MetadataUnavailable(f"{called} {of}: it does not answer")
+
+
+def test_a_replica_that_defers_waits_behind_those_that_do_not() -> None:
+    async def script(made: Replicas) -> None:
+        one = await made.leader("one")
+        two = await made.start("two")
+        two.defer(LEASE_S)
+        await elapse(LEASE_S)
+        others, granted = _hold_all_turns(two), list[str]()
+        takeovers = two._liveness.takeovers
+        await one.close()
+        await reached(lambda: len(takeovers._waiting) == 1)
+        older = Place(takeovers, lambda: granted.append("older"))
+        older.ask(0.0, first=True)
+        others.pop().leave()
+        assert granted == ["older"]
+        for place in [older, *others]:
+            place.leave()
+        await reached(two.may_answer)
+
+    with_replicas(script)
+
+
+def test_a_new_leader_removes_garbage_only_when_no_takeover_waits(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    sweep, swept = ReplicatedLog.sweep, list[str]()
+
+    async def counted(log: ReplicatedLog, *given: Any) -> list[int]:
+        swept.append(log.name)
+        return await sweep(log, *given)
+
+    async def script(made: Replicas) -> None:
+        one = await made.start("one", elect=False)
+        others = _hold_all_turns(one)
+        await reached(one.may_answer)
+        await elapse(30.0)
+        assert not swept and one.may_answer()
+        for place in others:
+            place.leave()
+        await elapse(30.0)
+        assert swept == ["log"]
+
+    monkeypatch.setattr(ReplicatedLog, "sweep", counted)
+    with_replicas(script)
+
+
+def test_a_replica_that_waits_for_its_turn_leaves_the_queue_when_another_one_leads(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    async def script(made: Replicas) -> None:
+        one = await made.leader("one")
+        two, three = await made.start("two"), await made.start("three")
+        three.defer(LEASE_S)
+        await elapse(LEASE_S)
+        others, waiting = _hold_all_turns(two), two._liveness.takeovers._waiting
+        tail, tails = Following.tail, list[Following]()
+
+        async def counted(following: Following) -> None:
+            tails.append(following)
+            await tail(following)
+
+        monkeypatch.setattr(Following, "tail", counted)
+        await one.propose(b"a=1")
+        await one.close()
+        await reached(lambda: len(waiting) == 1)
+        await reached(three.may_answer)
+        await three.propose(b"a=2")
+        await reached(lambda: _value(two) == b"2")
+        assert not waiting and two._following not in tails, "it kept following"
+        for place in others:
+            place.leave()
+        await elapse(LEASE_S)
+        assert three.term == await made.epoch() and two.leader == three.address
+
+    with_replicas(script)
+
+
+def test_a_replica_closed_between_election_and_takeover_keeps_no_turn(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    campaign = Election.campaign
+
+    async def script(made: Replicas) -> None:
+        one, elected = await made.leader("one"), asyncio.Event()
+
+        async def cancelled(election: Election, *given: Any) -> Holding:
+            holding = await campaign(election, *given)
+            assert takeovers.free == free - 1 and two._running is not None
+            two._running.cancel()
+            elected.set()
+            return holding
+
+        monkeypatch.setattr(Election, "campaign", cancelled)
+        two = await made.start("two")
+        takeovers = two._liveness.takeovers
+        free = takeovers.free
+        await elapse(LEASE_S)
+        await one.close()
+        await reached(elected.is_set)
+        await two.close()
+        assert takeovers.free == free
 
     with_replicas(script)
 
@@ -160,16 +312,16 @@ def test_a_log_whose_takeover_failed_goes_behind_all_others_until_one_succeeds(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     lead, failing, ranks = ReplicatedLog.lead, True, list[float]()
-    turn = Takeovers.turn
+    ask = Place.ask
 
     async def refused(log: ReplicatedLog, *given: Any) -> LogWriter:
         if failing:
             raise NotEnoughBookies("none answers")
         return await lead(log, *given)
 
-    def noted(takeovers: Takeovers, written_s: float) -> Any:
+    def noted(place: Place, written_s: float, *, first: bool) -> bool:
         ranks.append(written_s)
-        return turn(takeovers, written_s)
+        return ask(place, written_s, first=first)
 
     async def script(made: Replicas) -> None:
         nonlocal failing
@@ -177,12 +329,13 @@ def test_a_log_whose_takeover_failed_goes_behind_all_others_until_one_succeeds(
         two = await made.start("two")
         await elapse(LEASE_S)
         monkeypatch.setattr(ReplicatedLog, "lead", refused)
-        monkeypatch.setattr(Takeovers, "turn", noted)
+        monkeypatch.setattr(Place, "ask", noted)
         await one.close()
         await reached(lambda: len(ranks) > 3)
         assert ranks[0] > 0 and set(ranks[1:]) == {-math.inf}
         failing = False
         await reached(two.may_answer)
+        assert not two._election.turn.has_turn
         ranks.clear()
         await two._leading.holding.resign()  # type: ignore[union-attr]
         await reached(lambda: len(ranks) > 0)
