@@ -145,6 +145,7 @@ def until_no_task_runs(fort: Fort) -> None:
         ]
         if not any(task["status"] == "running" for task in tasks):
             return
+    raise AssertionError(f"a task is still running: {tasks}")
 
 
 def state_of(fort: Fort) -> dict[str, Any]:

@@ -224,6 +224,32 @@ def test_no_task_runs_twice_when_a_leader_loses_only_its_metadata_store(lease_ms
     virtually(script())
 
 
+def test_resource_limits_hold_when_a_leader_loses_only_its_metadata_store() -> None:
+    """The limit of a roll-out, m of n nodes at a time, is the limit of a resource, too."""
+    limits = {"db": 1, "cluster:stables": 2}
+
+    async def script() -> None:
+        async with _brokers(2_000, 2_000, 2_000) as (made, clock):
+            old, ran = await made.leader(), _Ran(clock)
+            tasks: dict[str, list[int]] = {}
+            async with _working(_Port(old), "one", ran) as first:
+                for name, limit in limits.items():
+                    await old.set("resource", name, Limit(limit))
+                    spec = Spec("a", attempts_max=0, fixed=True, group=1, resources=(name,))
+                    tasks[name] = await submitted(old, *[spec] * (limit + 1))
+                await elapse(1.0)
+                assert len(first) == sum(limits.values())
+                made.stores[old.replica.address].cut = True
+                new = await made.leader(old)
+                async with _working(_Port(new), "two", ran) as second:
+                    await elapse(10.0)
+                    assert not len(first) and len(second) == sum(limits.values())
+                    for name, limit in limits.items():
+                        assert ran.most_at_once(*tasks[name]) == limit
+
+    virtually(script())
+
+
 @pytest.mark.parametrize("missed_welcome", [False, True])
 def test_the_longer_lease_applies_if_two_leaders_have_different_ones(
     missed_welcome: bool,

@@ -314,3 +314,12 @@ async def test_a_task_that_is_cancelled_and_retried_under_way_is_queued_once() -
         [again] = await worker.until_runs(1)
         await worker.link.send([Heartbeat(worker.next(), worker.session, 1, worker.taken_total)])
         assert again.id == task_id and worker.link.open
+        # Workers that come back are welcome, while the task runs and when it has ended.
+        running = ((again.id, again.attempt),)
+        back = await FakeWorker.connected(broker, "w", places=1, running=running)
+        assert back.welcome is not None and back.welcome.keep == running
+        await back.finish(again)
+        back = await FakeWorker.connected(broker, "w", places=1)
+        assert back.welcome is not None and not back.welcome.keep
+        [task_id] = await submitted(broker, Spec("a"))
+        assert [run.id for run in await back.until_runs(1)] == [task_id]
