@@ -14,6 +14,7 @@ Invariants:
 import asyncio
 import contextlib
 import logging
+import select
 import socket
 import ssl
 from collections import deque
@@ -408,6 +409,7 @@ def _new_kazoo(hosts: str, settings: ZooKeeperSettings, words: _LastWords) -> An
     }
     handler = SequentialThreadingHandler()
     handler.spawn = partial(_spawn_quietly, handler.spawn)
+    handler.select = _wait_in_thread
     if settings.tls.encrypts:
         # Not kazoo's own context, which also trusts the system's authorities.
         settings.tls.client_context()
@@ -439,15 +441,36 @@ def _connect_in_thread(
         raise
 
 
+def _wait_in_thread(
+    reading: list[Any], writing: list[Any], _: list[Any], timeout_s: float | None = None
+) -> tuple[list[Any], list[Any], list[Any]]:
+    """Wait for sockets; called by kazoo, several times for each call to ZooKeeper.
+
+    Kazoo's own function makes and closes an epoll each time: with this one, a call takes about two
+    thirds of the processor time. Raises `ValueError` if a socket was closed.
+    """
+    waiting, numbers = select.poll(), dict[int, Any]()
+    for each, events in ((reading, select.POLLIN), (writing, select.POLLOUT)):
+        for one in each:
+            numbers[one.fileno()] = one
+            waiting.register(one, events)
+    ready = [numbers[fd] for fd, _ in waiting.poll(None if timeout_s is None else timeout_s * 1000)]
+    return (
+        [each for each in ready if each in reading],
+        [each for each in ready if each in writing],
+        [],
+    )
+
+
 def _select_in_thread(
-    select: Callable[..., Any], reading: list[Any], *others: Any
+    wait: Callable[..., Any], reading: list[Any], *others: Any
 ) -> tuple[list[Any], list[Any], list[Any]]:
     """Wait for sockets; called by kazoo. A socket with unread decrypted bytes is ready, too."""
     ready = [each for each in reading if isinstance(each, ssl.SSLSocket) and each.pending()]
     if not ready:
-        found: tuple[list[Any], list[Any], list[Any]] = select(reading, *others)
+        found: tuple[list[Any], list[Any], list[Any]] = wait(reading, *others)
         return found
-    readable, writable, failed = select(reading, *others[:2], 0)
+    readable, writable, failed = wait(reading, *others[:2], 0)
     return list(dict.fromkeys([*ready, *readable])), writable, failed
 
 

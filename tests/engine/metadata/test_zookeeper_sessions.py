@@ -1,13 +1,14 @@
 """What a session that ends in the middle of a call makes of its answer; no server is needed."""
 
 import random
+import socket
 from collections.abc import Callable
 
 import pytest
 
 from engine.errors import MetadataUnavailable
 from engine.metadata.zookeeper import ZooKeeperStore
-from engine.metadata.zookeeper_client import Link
+from engine.metadata.zookeeper_client import Link, _wait_in_thread
 from engine.metadata.zookeeper_paths import Layout
 from engine.metadata.zookeeper_settings import ZooKeeperSettings
 
@@ -46,3 +47,17 @@ async def test_a_key_that_rests_on_no_session_is_made_whatever_becomes_of_it() -
     assert await store_whose_answers_follow(Link.LOST).create("/ledgers/1", b"x") == 0
     store = store_whose_answers_follow(None)
     assert await store.create("/bookies/b1", b"", ephemeral=True) == 0
+
+
+def test_a_connection_waits_for_the_sockets_that_are_ready() -> None:
+    one, other = socket.socketpair()
+    third, fourth = socket.socketpair()
+    with one, other, third, fourth:
+        assert _wait_in_thread([one, third], [], [], 0.01) == ([], [], [])
+        assert _wait_in_thread([], [one], [], None) == ([], [one], [])
+        other.send(b"moo")
+        assert _wait_in_thread([one, third], [], [], None) == ([one], [], [])
+        fourth.close()
+        assert _wait_in_thread([one, third], [], [], 60.0) == ([one, third], [], [])
+    with pytest.raises(ValueError, match="negative"):
+        _wait_in_thread([one], [], [], 0.0)
