@@ -2,8 +2,9 @@
 
 Invariants:
 - The LAC of one reader only grows.
-- Polls run only while somebody waits; the metadata is read again whenever it may have changed and
-  after every poll that brought nothing, so a lost notice delays a follower, never blinds it.
+- Polls run only while somebody waits; the metadata is read again whenever it may have changed and,
+  as long as polls bring nothing, every few seconds. So a lost notice delays a follower, but never
+  blinds it, and hundreds of followers of a bookie that is away leave the metadata store alone.
 - Nobody waits on a client that was closed: nothing would ever come.
 """
 
@@ -21,6 +22,8 @@ from engine.transport.contract import LacReply, Status
 
 PAUSE_MS_MAX: Final = 1_000
 """Between two questions to a bookie that does not answer."""
+READ_AGAIN_S: Final = 5.0
+"""For so long a follower relies on the notice of new metadata."""
 IDLE_POLL_MS: Final = 40_000
 """How long a bookie may wait with its answer if there was nothing new for long."""
 
@@ -40,6 +43,8 @@ class LacFollower:
         self._waiting = 0
         self._unwatch: Callable[[], None] | None = None
         self._failure: Exception | None = None
+        self._read_s = 0.0
+        """When the metadata were read last, by the monotonic clock."""
         self._adopt(held)
 
     @property
@@ -160,8 +165,7 @@ class LacFollower:
                     return
                 known = self.lac
                 reply = await self._ask(bookie_id, known, poll_ms)
-                # One that is away is asked ever less often: the others tell what is new, and
-                # each try costs a look at the metadata.
+                # One that is away is asked ever less often: the others tell what is new.
                 if self._learn(reply):
                     self._pauses_ms.pop(bookie_id, None)
                 else:
@@ -173,7 +177,8 @@ class LacFollower:
                 idle = not silent and self.lac == known
                 poll_ms = min(2 * poll_ms, IDLE_POLL_MS) if idle else settings.long_poll_ms
                 if silent or self.lac == known:
-                    self._refresh()
+                    if self._context.clock.monotonic() - self._read_s >= READ_AGAIN_S:
+                        self._refresh()
                     pause_ms = self._pauses_ms.get(bookie_id, settings.retry_pause_ms)
                     await asyncio.sleep(pause_ms / 1000)
         finally:
@@ -216,6 +221,7 @@ class LacFollower:
         self._changed.set()
 
     def _adopt(self, held: Held) -> None:
+        self._read_s = self._context.clock.monotonic()
         if held.version >= self._held.version:
             self._held = held
         if self._held.metadata.closed:

@@ -210,6 +210,28 @@ READER_MUTANTS: Final = (
         by_test(_READING_TESTS, "test_a_tail_ends_with_a_word_when_its_client_is_closed"),
     ),
     Mutant(
+        "followers-read-the-metadata-all-the-time",
+        "a bookie that is away costs the metadata store little, however many ledgers are followed",
+        "engine/ledger/following.py",
+        "if self._context.clock.monotonic() - self._read_s >= READ_AGAIN_S:",
+        "if True:",
+        by_test(
+            "engine/ledger/test_coming_back.py",
+            "test_a_follower_of_a_bookie_that_is_away_reads_the_metadata_every_few_seconds",
+        ),
+    ),
+    Mutant(
+        "a-lost-notice-blinds-a-follower",
+        "a lost notice delays a follower, but never blinds it",
+        "engine/ledger/following.py",
+        "if self._context.clock.monotonic() - self._read_s >= READ_AGAIN_S:",
+        "if False:",
+        by_test(
+            "engine/ledger/test_coming_back.py",
+            "test_a_follower_of_a_bookie_that_is_away_reads_the_metadata_every_few_seconds",
+        ),
+    ),
+    Mutant(
         "read-past-the-lac",
         "2.2: a reader gets nothing past the LAC unless it asks for it",
         _READER,

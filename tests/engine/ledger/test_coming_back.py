@@ -1,11 +1,17 @@
 """A bookie that was away takes its place in an open ledger again, also where there is no spare."""
 
 import asyncio
+from collections.abc import Callable
 from dataclasses import replace
+from typing import Any
+
+import pytest
 
 from engine.errors import AppendFailed
+from engine.ledger.following import READ_AGAIN_S
 from engine.ledger.writer import LedgerWriter
 from engine.metadata.bookies import FolderAge, Registration
+from engine.metadata.contract import MetadataStore, Versioned
 from engine.transport.contract import Status
 from tests.engine.ledger.scripted import QUICK, Cluster, LoopClock, ScriptedBookie, turns, until
 from tests.simulation.virtual import elapse, virtually
@@ -181,3 +187,40 @@ def test_an_append_waits_the_whole_time_for_each_bookie_that_was_not_tried_yet()
         await writer.close()
 
     virtually(script())
+
+
+class _Deaf:
+    """A metadata session that hears of no change, and counts the reads of ledgers' records."""
+
+    def __init__(self, store: MetadataStore) -> None:
+        self._store = store
+        self.reads = 0
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._store, name)
+
+    def watch(self, key: str, changed: Callable[[], None]) -> Callable[[], None]:
+        return lambda: None
+
+    async def get(self, key: str) -> Versioned | None:
+        self.reads += key.startswith("/ledgers/")
+        return await self._store.get(key)
+
+
+async def test_a_follower_of_a_bookie_that_is_away_reads_the_metadata_every_few_seconds() -> None:
+    cluster = await Cluster.of(3)
+    writer = await cluster.client().create_ledger(3, 3, 2)
+    await writer.append(b"x")
+    await stop(cluster, cluster.bookies[2])
+    session: Any = _Deaf(cluster.tree.session())
+    reader = await cluster.client(store=session).open_ledger(writer.ledger_id, recover=False)
+    following = asyncio.ensure_future(anext(reader.tail(1)))
+    await elapse(1.0)
+    before, seconds = session.reads, 60.0
+    await elapse(seconds)
+    assert 1 <= session.reads - before <= seconds / READ_AGAIN_S
+    await writer.close()
+    await elapse(1.5 * READ_AGAIN_S)
+    with pytest.raises(StopAsyncIteration):
+        following.result()
+    await reader.close()
