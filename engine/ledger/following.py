@@ -2,13 +2,16 @@
 
 Invariants:
 - The LAC of one reader only grows.
-- Polls run only while somebody waits; the metadata is read again whenever it may have changed and,
-  as long as polls bring nothing, every few seconds. So a lost notice delays a follower, but never
-  blinds it, and hundreds of followers of a bookie that is away leave the metadata store alone.
+- Polls run only while somebody waits. The metadata is read again whenever it may have changed, when
+  a bookie had nothing new for the length of a poll, and when its reply is of another kind. A lost
+  notice therefore delays a follower but never blinds it.
+- While a bookie is unreachable, or says at once that the ledger is fenced, a follower reads the
+  metadata on its account only every few seconds: hundreds of followers must not burden the store.
 - Nobody waits on a client that was closed: nothing would ever come.
 """
 
 import asyncio
+import math
 from collections.abc import Callable
 from contextlib import suppress
 from typing import Any, Final, Literal
@@ -23,7 +26,7 @@ from engine.transport.contract import LacReply, Status
 PAUSE_MS_MAX: Final = 1_000
 """Between two questions to a bookie that does not answer."""
 READ_AGAIN_S: Final = 5.0
-"""For so long a follower relies on the notice of new metadata."""
+"""How long a follower relies on notices while a bookie is unreachable or the ledger fenced."""
 IDLE_POLL_MS: Final = 40_000
 """How long a bookie may wait with its answer if there was nothing new for long."""
 
@@ -37,6 +40,8 @@ class LacFollower:
         self.lac = NO_ENTRY
         self._changed = asyncio.Event()
         self._pauses_ms: dict[str, int] = {}
+        self._statuses: dict[str, Status] = {}
+        """How each bookie replied last."""
         self._polls: dict[str, asyncio.Task[None]] = {}
         self._refreshing: asyncio.Task[None] | None = None
         self._ending: asyncio.Task[Literal[True]] | None = None
@@ -44,7 +49,9 @@ class LacFollower:
         self._unwatch: Callable[[], None] | None = None
         self._failure: Exception | None = None
         self._read_s = 0.0
-        """When the metadata were read last, by the monotonic clock."""
+        """When the metadata was last read, by the monotonic clock; `-inf` if that failed."""
+        self._changed_again = False
+        """Whether the metadata may have changed since the read that is under way began."""
         self._adopt(held)
 
     @property
@@ -165,22 +172,28 @@ class LacFollower:
                     return
                 known = self.lac
                 reply = await self._ask(bookie_id, known, poll_ms)
-                # One that is away is asked ever less often: the others tell what is new.
-                if self._learn(reply):
+                told = self._learn(reply)
+                another = reply.status is not self._statuses.get(bookie_id)
+                self._statuses[bookie_id] = reply.status
+                if self.lac > known and told:
                     self._pauses_ms.pop(bookie_id, None)
+                    poll_ms = settings.long_poll_ms
+                    continue
+                if told and reply.status is not Status.FENCED:
+                    # It waited, and nothing came. What nobody writes to is asked about less and
+                    # less often: a bookie answers at once when there is something.
+                    self._pauses_ms.pop(bookie_id, None)
+                    poll_ms, due = min(2 * poll_ms, IDLE_POLL_MS), True
                 else:
-                    before_ms = self._pauses_ms.get(bookie_id, settings.retry_pause_ms)
-                    self._pauses_ms[bookie_id] = min(2 * before_ms, PAUSE_MS_MAX)
-                silent = bookie_id in self._pauses_ms
-                # What nobody writes to is asked about ever less often; a bookie answers at once
-                # when there is something.
-                idle = not silent and self.lac == known
-                poll_ms = min(2 * poll_ms, IDLE_POLL_MS) if idle else settings.long_poll_ms
-                if silent or self.lac == known:
-                    if self._context.clock.monotonic() - self._read_s >= READ_AGAIN_S:
-                        self._refresh()
+                    # It answers at once, or is away: the others, or the metadata, tell what is new.
                     pause_ms = self._pauses_ms.get(bookie_id, settings.retry_pause_ms)
-                    await asyncio.sleep(pause_ms / 1000)
+                    self._pauses_ms[bookie_id] = min(2 * pause_ms, PAUSE_MS_MAX)
+                    poll_ms = settings.long_poll_ms
+                    due = another or self._context.clock.monotonic() - self._read_s >= READ_AGAIN_S
+                if due:
+                    self._refresh()
+                pause_ms = self._pauses_ms.get(bookie_id, settings.retry_pause_ms)
+                await asyncio.sleep(pause_ms / 1000)
         finally:
             self._polls.pop(bookie_id, None)
 
@@ -208,11 +221,18 @@ class LacFollower:
     def _refresh(self) -> None:
         if self._refreshing is None:
             self._refreshing = asyncio.ensure_future(self._read_metadata())
+        else:
+            self._changed_again = True
 
     async def _read_metadata(self) -> None:
         try:
-            self._adopt(await self._context.ledgers.read(self.metadata.ledger_id))
+            self._changed_again = True
+            while self._changed_again:
+                self._changed_again = False
+                self._adopt(await self._context.ledgers.read(self.metadata.ledger_id))
         except MetadataUnavailable:
+            # The next poll tries again.
+            self._read_s = -math.inf
             return
         except Exception as error:
             self._failure = error

@@ -409,7 +409,8 @@ def _new_kazoo(hosts: str, settings: ZooKeeperSettings, words: _LastWords) -> An
     }
     handler = SequentialThreadingHandler()
     handler.spawn = partial(_spawn_quietly, handler.spawn)
-    handler.select = _wait_in_thread
+    if hasattr(select, "poll"):  # Windows has none.
+        handler.select = _wait_in_thread
     if settings.tls.encrypts:
         # Not kazoo's own context, which also trusts the system's authorities.
         settings.tls.client_context()
@@ -442,19 +443,21 @@ def _connect_in_thread(
 
 
 def _wait_in_thread(
-    reading: list[Any], writing: list[Any], _: list[Any], timeout_s: float | None = None
+    reading: list[Any], writing: list[Any], _failing: list[Any], timeout_s: float | None = None
 ) -> tuple[list[Any], list[Any], list[Any]]:
-    """Wait for sockets; called by kazoo, several times for each call to ZooKeeper.
+    """Wait for sockets, none of which is in both lists; called by kazoo.
 
-    Kazoo's own function makes and closes an epoll each time: with this one, a call takes about two
-    thirds of the processor time. Raises `ValueError` if a socket was closed.
+    Kazoo's own function creates and closes an epoll object for each wait; with this one, a call to
+    ZooKeeper takes about two thirds of the processor time. Raises `ValueError` if a socket was
+    closed.
     """
+    timeout_ms = None if timeout_s is None else max(timeout_s, 0.0) * 1000
     waiting, numbers = select.poll(), dict[int, Any]()
     for each, events in ((reading, select.POLLIN), (writing, select.POLLOUT)):
         for one in each:
             numbers[one.fileno()] = one
             waiting.register(one, events)
-    ready = [numbers[fd] for fd, _ in waiting.poll(None if timeout_s is None else timeout_s * 1000)]
+    ready = [numbers[fd] for fd, _ in waiting.poll(timeout_ms)]
     return (
         [each for each in ready if each in reading],
         [each for each in ready if each in writing],

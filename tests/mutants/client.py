@@ -211,24 +211,35 @@ READER_MUTANTS: Final = (
     ),
     Mutant(
         "followers-read-the-metadata-all-the-time",
-        "a bookie that is away costs the metadata store little, however many ledgers are followed",
+        "an unreachable bookie puts little load on the metadata store",
         "engine/ledger/following.py",
-        "if self._context.clock.monotonic() - self._read_s >= READ_AGAIN_S:",
-        "if True:",
+        "another or self._context.clock.monotonic() - self._read_s >= READ_AGAIN_S\n",
+        "True\n",
         by_test(
             "engine/ledger/test_coming_back.py",
-            "test_a_follower_of_a_bookie_that_is_away_reads_the_metadata_every_few_seconds",
+            "test_a_follower_of_unreachable_bookies_reads_the_metadata_every_few_seconds",
         ),
     ),
     Mutant(
         "a-lost-notice-blinds-a-follower",
         "a lost notice delays a follower, but never blinds it",
         "engine/ledger/following.py",
-        "if self._context.clock.monotonic() - self._read_s >= READ_AGAIN_S:",
-        "if False:",
+        "another or self._context.clock.monotonic() - self._read_s >= READ_AGAIN_S\n",
+        "another\n",
         by_test(
             "engine/ledger/test_coming_back.py",
-            "test_a_follower_of_a_bookie_that_is_away_reads_the_metadata_every_few_seconds",
+            "test_a_follower_of_unreachable_bookies_reads_the_metadata_every_few_seconds",
+        ),
+    ),
+    Mutant(
+        "a-notice-during-a-read-is-dropped",
+        "a follower reads the metadata again if it changed during a read",
+        "engine/ledger/following.py",
+        "            self._changed_again = True\n\n",
+        "            pass\n\n",
+        by_test(
+            "engine/ledger/test_coming_back.py",
+            "test_a_follower_hears_of_a_change_that_comes_while_it_reads_the_metadata",
         ),
     ),
     Mutant(

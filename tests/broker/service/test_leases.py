@@ -225,7 +225,7 @@ def test_no_task_runs_twice_when_a_leader_loses_only_its_metadata_store(lease_ms
 
 
 def test_resource_limits_hold_when_a_leader_loses_only_its_metadata_store() -> None:
-    """The limit of a roll-out, m of n nodes at a time, is the limit of a resource, too."""
+    """A roll-out's limit, m of n nodes at a time, is enforced as a resource limit, too."""
     limits = {"db": 1, "cluster:stables": 2}
 
     async def script() -> None:

@@ -314,7 +314,7 @@ async def test_a_task_that_is_cancelled_and_retried_under_way_is_queued_once() -
         [again] = await worker.until_runs(1)
         await worker.link.send([Heartbeat(worker.next(), worker.session, 1, worker.taken_total)])
         assert again.id == task_id and worker.link.open
-        # Workers that come back are welcome, while the task runs and when it has ended.
+        # A worker that reconnects is welcomed, whether its task is still running or has ended.
         running = ((again.id, again.attempt),)
         back = await FakeWorker.connected(broker, "w", places=1, running=running)
         assert back.welcome is not None and back.welcome.keep == running

@@ -7,11 +7,12 @@ from typing import Any
 
 import pytest
 
-from engine.errors import AppendFailed
-from engine.ledger.following import READ_AGAIN_S
+from engine.errors import AppendFailed, NoSuchLedger
+from engine.ledger.reader import LedgerReader
 from engine.ledger.writer import LedgerWriter
 from engine.metadata.bookies import FolderAge, Registration
 from engine.metadata.contract import MetadataStore, Versioned
+from engine.run import Entry
 from engine.transport.contract import Status
 from tests.engine.ledger.scripted import QUICK, Cluster, LoopClock, ScriptedBookie, turns, until
 from tests.simulation.virtual import elapse, virtually
@@ -189,38 +190,70 @@ def test_an_append_waits_the_whole_time_for_each_bookie_that_was_not_tried_yet()
     virtually(script())
 
 
-class _Deaf:
-    """A metadata session that hears of no change, and counts the reads of ledgers' records."""
+class _Session:
+    """A metadata session that counts reads of ledgers' records, can hold them, and may be deaf."""
 
-    def __init__(self, store: MetadataStore) -> None:
+    def __init__(self, store: MetadataStore, *, deaf: bool) -> None:
         self._store = store
+        self._deaf = deaf
         self.reads = 0
+        self.open = asyncio.Event()
+        self.open.set()
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._store, name)
 
     def watch(self, key: str, changed: Callable[[], None]) -> Callable[[], None]:
-        return lambda: None
+        return (lambda: None) if self._deaf else self._store.watch(key, changed)
 
     async def get(self, key: str) -> Versioned | None:
-        self.reads += key.startswith("/ledgers/")
-        return await self._store.get(key)
+        found = await self._store.get(key)
+        if key.startswith("/ledgers/"):
+            self.reads += 1
+            await self.open.wait()
+        return found
 
 
-async def test_a_follower_of_a_bookie_that_is_away_reads_the_metadata_every_few_seconds() -> None:
-    cluster = await Cluster.of(3)
+async def _following(
+    cluster: Cluster, session: _Session
+) -> tuple[LedgerWriter, LedgerReader, "asyncio.Future[Entry]"]:
+    """A follower of a ledger whose bookies have gone away."""
     writer = await cluster.client().create_ledger(3, 3, 2)
     await writer.append(b"x")
-    await stop(cluster, cluster.bookies[2])
-    session: Any = _Deaf(cluster.tree.session())
-    reader = await cluster.client(store=session).open_ledger(writer.ledger_id, recover=False)
+    store: Any = session
+    reader = await cluster.client(store=store).open_ledger(writer.ledger_id, recover=False)
     following = asyncio.ensure_future(anext(reader.tail(1)))
-    await elapse(1.0)
-    before, seconds = session.reads, 60.0
-    await elapse(seconds)
-    assert 1 <= session.reads - before <= seconds / READ_AGAIN_S
-    await writer.close()
-    await elapse(1.5 * READ_AGAIN_S)
-    with pytest.raises(StopAsyncIteration):
+    for bookie in cluster.bookies:
+        await stop(cluster, bookie)
+    await elapse(3.0)
+    return writer, reader, following
+
+
+async def test_a_follower_of_unreachable_bookies_reads_the_metadata_every_few_seconds() -> None:
+    cluster = await Cluster.of(3)
+    session = _Session(cluster.tree.session(), deaf=True)
+    writer, reader, following = await _following(cluster, session)
+    before = session.reads
+    await elapse(60.0)
+    assert 9 <= session.reads - before <= 12
+    await cluster.client().delete_ledger(writer.ledger_id)
+    await elapse(7.0)
+    with pytest.raises(NoSuchLedger):
+        following.result()
+    await reader.close()
+
+
+async def test_a_follower_hears_of_a_change_that_comes_while_it_reads_the_metadata() -> None:
+    cluster = await Cluster.of(3)
+    session = _Session(cluster.tree.session(), deaf=False)
+    writer, reader, following = await _following(cluster, session)
+    session.open.clear()
+    reads = session.reads
+    await until(lambda: session.reads > reads)
+    await cluster.client().delete_ledger(writer.ledger_id)
+    await elapse(0.1)
+    session.open.set()
+    await elapse(0.1)
+    with pytest.raises(NoSuchLedger):
         following.result()
     await reader.close()

@@ -49,11 +49,13 @@ async def test_a_key_that_rests_on_no_session_is_made_whatever_becomes_of_it() -
     assert await store.create("/bookies/b1", b"", ephemeral=True) == 0
 
 
-def test_a_connection_waits_for_the_sockets_that_are_ready() -> None:
+def test_waiting_returns_the_sockets_that_are_ready() -> None:
     one, other = socket.socketpair()
     third, fourth = socket.socketpair()
     with one, other, third, fourth:
         assert _wait_in_thread([one, third], [], [], 0.01) == ([], [], [])
+        assert _wait_in_thread([one, third], [], [], -1.0) == ([], [], [])
+        assert _wait_in_thread([one], [third], [], 60.0) == ([], [third], [])
         assert _wait_in_thread([], [one], [], None) == ([], [one], [])
         other.send(b"moo")
         assert _wait_in_thread([one, third], [], [], None) == ([one], [], [])
