@@ -13,6 +13,7 @@ Invariants:
   Python's default. On a server, `herdbook/node/growth.py` then decides when it runs.
 """
 
+import atexit
 import gc
 import os
 from collections.abc import Iterator
@@ -55,5 +56,7 @@ def keep_loaded() -> None:
     """
     gc.collect()
     gc.freeze()
+    # What the end of the process does not collect, extension modules report as leaks.
+    atexit.register(gc.unfreeze)
     young, middle, _ = gc.get_threshold()
     gc.set_threshold(young, middle, _MIDDLE_FOR_FULL)

@@ -15,7 +15,6 @@ Invariants:
 
 import contextlib
 import ctypes
-import gc
 import os
 import resource
 import select
@@ -30,6 +29,7 @@ from typing import Final, NoReturn
 
 import msgspec
 
+from engine.settling import keep_loaded
 from herd.sql import query_frames as frames
 from herd.sql.query_child import private_bytes, run_child
 from herd.sql.query_settings import PROCESS_BYTES, QuerySettings
@@ -67,8 +67,7 @@ def main() -> None:
         return
     start = msgspec.msgpack.decode(frame[1], type=Start)
     assert threading.active_count() == 1, "a fork copies no other threads"
-    gc.collect()
-    gc.freeze()
+    keep_loaded()
     _Supervisor(link, start).serve()
 
 

@@ -177,7 +177,7 @@ def test_told_to_stop_it_leaves_in_order_and_no_process_behind(tmp_path: Path) -
         end = "draining, for 60 s at most; a second signal ends it at once"
         assert command.lines[-1] == end
         assert not any(runs(pid) for pid in pids.values())
-        assert "Traceback" not in command.errors()
+        assert "Traceback" not in command.errors() and "leaked" not in command.errors()
     gone = called("serve", "--config", str(node.file), "--status")
     assert (gone.returncode, gone.stderr) == (1, f"no node runs in {node.data}\n")
 
