@@ -230,15 +230,16 @@ class LacFollower:
             while self._changed_again:
                 self._changed_again = False
                 self._adopt(await self._context.ledgers.read(self.metadata.ledger_id))
+                # At once: the next read may fail, and polls of a closed ledger end.
+                self._changed.set()
         except MetadataUnavailable:
             # The next poll tries again.
             self._read_s = -math.inf
-            return
         except Exception as error:
             self._failure = error
+            self._changed.set()
         finally:
             self._refreshing = None
-        self._changed.set()
 
     def _adopt(self, held: Held) -> None:
         self._read_s = self._context.clock.monotonic()

@@ -243,6 +243,17 @@ READER_MUTANTS: Final = (
         ),
     ),
     Mutant(
+        "a-follower-sleeps-through-what-it-read",
+        "a follower wakes up for what it read, although the next read fails",
+        "engine/ledger/following.py",
+        "polls of a closed ledger end.\n                self._changed.set()\n",
+        "polls of a closed ledger end.\n                pass\n",
+        by_test(
+            "engine/ledger/test_coming_back.py",
+            "test_a_follower_wakes_up_for_what_it_read_although_the_next_read_fails",
+        ),
+    ),
+    Mutant(
         "read-past-the-lac",
         "2.2: a reader gets nothing past the LAC unless it asks for it",
         _READER,

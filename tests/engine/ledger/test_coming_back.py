@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from engine.errors import AppendFailed, NoSuchLedger
+from engine.errors import AppendFailed, MetadataUnavailable, NoSuchLedger
 from engine.ledger.reader import LedgerReader
 from engine.ledger.writer import LedgerWriter
 from engine.metadata.bookies import FolderAge, Registration
@@ -196,7 +196,7 @@ class _Session:
     def __init__(self, store: MetadataStore, *, deaf: bool) -> None:
         self._store = store
         self._deaf = deaf
-        self.reads = 0
+        self.reads, self.reads_max = 0, 1_000
         self.open = asyncio.Event()
         self.open.set()
 
@@ -211,6 +211,8 @@ class _Session:
         if key.startswith("/ledgers/"):
             self.reads += 1
             await self.open.wait()
+            if self.reads > self.reads_max:
+                raise MetadataUnavailable("it does not answer")
         return found
 
 
@@ -256,4 +258,28 @@ async def test_a_follower_hears_of_a_change_that_comes_while_it_reads_the_metada
     await elapse(0.1)
     with pytest.raises(NoSuchLedger):
         following.result()
+    await reader.close()
+
+
+async def test_a_follower_wakes_up_for_what_it_read_although_the_next_read_fails() -> None:
+    cluster = await Cluster.of(3)
+    session = _Session(cluster.tree.session(), deaf=False)
+    writer = await cluster.client().create_ledger(3, 3, 2)
+    await writer.append(b"x")
+    store: Any = session
+    reader = await cluster.client(store=store).open_ledger(writer.ledger_id, recover=False)
+    following = asyncio.ensure_future(anext(reader.tail(1)))
+    await elapse(1.0)
+    session.open.clear()
+    await writer.close()
+    reads = session.reads
+    await until(lambda: session.reads > reads)
+    session.reads_max = session.reads
+    # Another notice, during the read that shows that the ledger is closed.
+    reader._follower._refresh()
+    session.open.set()
+    await elapse(0.1)
+    with pytest.raises(StopAsyncIteration):
+        following.result()
+    session.reads_max = 1_000
     await reader.close()
