@@ -5,8 +5,9 @@ Invariants:
 - Polls run only while somebody waits. The metadata is read again whenever it may have changed, when
   a bookie had nothing new for the length of a poll, and when its reply is of another kind. A lost
   notice therefore delays a follower but never blinds it.
-- While a bookie is unreachable, or says at once that the ledger is fenced, a follower reads the
-  metadata on its account only every few seconds: hundreds of followers must not burden the store.
+- If a bookie is unreachable, or says at once that the ledger is fenced, its polls make a follower
+  read the metadata only every few seconds: hundreds of followers must not burden the store. If such
+  a read fails, the next poll tries it again.
 - Nobody waits on a client that was closed: nothing would ever come.
 """
 
@@ -180,7 +181,7 @@ class LacFollower:
                     poll_ms = settings.long_poll_ms
                     continue
                 if told and reply.status is not Status.FENCED:
-                    # It waited, and nothing came. What nobody writes to is asked about less and
+                    # The poll ran its full time. A ledger that nobody writes to is polled less and
                     # less often: a bookie answers at once when there is something.
                     self._pauses_ms.pop(bookie_id, None)
                     poll_ms, due = min(2 * poll_ms, IDLE_POLL_MS), True
