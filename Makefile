@@ -63,8 +63,11 @@ bench: $(STAMP) ## Measure the ledger beside the raw disk
 
 ## Testing it
 
+# A test that hangs ends its process and counts as failed; the rest of that process's is not run.
+HANGS = -o faulthandler_exit_on_timeout=true --max-worker-restart 0
+
 test: $(STAMP) java browser ## Run the whole suite, with 100 seeds, a real ZooKeeper and a real browser
-	@$(BIN)/python -m pytest -q -n $(JOBS) --dist loadscope --no-loadscope-reorder --ignore=tests/tidy $(PYTEST_ARGS)
+	@$(BIN)/python -m pytest -q -n $(JOBS) --dist loadscope --no-loadscope-reorder --ignore=tests/tidy $(HANGS) $(PYTEST_ARGS)
 
 # ZooKeeper and Spark are Java programs. Where there is none, root on Debian gets it.
 java:

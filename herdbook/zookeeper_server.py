@@ -20,6 +20,7 @@ import signal
 import socket
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -218,9 +219,14 @@ class ZooKeeperServer:
         self._end(signal.SIGKILL)
 
     def wait(self) -> int:
-        """Wait until the server ends by itself; returns its exit status."""
+        """Wait until the server ends by itself; returns its exit status.
+
+        An exception of a signal handler ends the wait within a twentieth of a second.
+        """
         assert self._process is not None
-        return self._process.wait()
+        # With a time-out `Popen` waits in short steps. Without one it waits in a single system
+        # call, and Python would run the handler of a signal that came just before it only after it.
+        return self._process.wait(threading.TIMEOUT_MAX)
 
     def __enter__(self) -> "ZooKeeperServer":
         self.start()

@@ -21,8 +21,8 @@ from herdbook.zookeeper_server import ZooKeeperServer
 PORT_DEFAULT = 2181
 
 
-class _Asked(Exception):
-    """A signal asked the command to end."""
+class _Asked(BaseException):
+    """A signal asked the command to end. No `except Exception` on the way may catch it."""
 
 
 def zookeeper(

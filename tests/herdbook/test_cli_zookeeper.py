@@ -5,10 +5,13 @@ import signal
 import socket
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
+from types import FrameType
 
 import pytest
 
@@ -49,6 +52,11 @@ def running(*arguments: str) -> Iterator["subprocess.Popen[str]"]:
             yield process
         finally:
             process.terminate()
+            try:
+                process.wait(20)
+            except subprocess.TimeoutExpired:
+                process.kill()
+                raise
 
 
 def ask(address: str) -> str:
@@ -87,6 +95,50 @@ def test_the_command_serves_and_ends_its_server_when_it_is_told_to(tmp_path: Pat
         assert process.wait(20) == 0
         assert refused(address)
     assert (tmp_path / "zk" / "data" / "version-2").is_dir()
+
+
+def test_a_signal_that_comes_just_before_the_wait_for_the_server_ends_it(tmp_path: Path) -> None:
+    class Told(BaseException):
+        pass
+
+    def tell(number: int, frame: object) -> None:
+        raise Told
+
+    before = signal.signal(signal.SIGUSR1, tell)
+    try:
+        with ZooKeeperServer(tmp_path) as server, ThreadPoolExecutor(1) as pool:
+            saved = pool.submit(signal_once_it_waits, threading.get_native_id(), server.pid)
+            with pytest.raises(Told):
+                server.wait()
+            assert not saved.result()
+    finally:
+        signal.signal(signal.SIGUSR1, before)
+
+
+def signal_once_it_waits(waiting: int, server: int) -> bool:
+    """Send this thread a signal once the other one waits in a system call, which the signal then
+    does not interrupt: as if it had come just before that call. Returns whether the other one did
+    not hear of it; the server is killed then, so that the wait ends."""
+    main = threading.main_thread().ident
+    assert main is not None
+    while not in_a_wait(sys._current_frames()[main]) or not sleeps(waiting):
+        pass
+    signal.raise_signal(signal.SIGUSR1)
+    deadline_s = time.monotonic() + 5
+    while in_a_wait(sys._current_frames()[main]):
+        if time.monotonic() > deadline_s:
+            os.kill(server, signal.SIGKILL)
+            return True
+    return False
+
+
+def in_a_wait(frame: FrameType) -> bool:
+    return frame.f_code.co_filename == subprocess.__file__
+
+
+def sleeps(thread: int) -> bool:
+    stat = Path(f"/proc/self/task/{thread}/stat").read_text()
+    return stat.rpartition(")")[2].split()[0] == "S"
 
 
 def test_the_command_ends_with_its_server(tmp_path: Path) -> None:
