@@ -90,6 +90,7 @@ async def test_repair_never_closes_a_ledger_that_is_being_restored() -> None:
     writing = await half_written(yard, more)
     await repaired(yard)
     assert await yard.queue.ids() == []
+    assert (await yard.metadata(7)).state is not State.CLOSED
     # Somebody asks for it all the same.
     await yard.queue.request(7, RepairItem(reasons=(UNFINISHED,)))
     await repaired(yard)

@@ -33,10 +33,10 @@ class Replicas:
             self.sessions[name] = HeldSession(self.cluster.tree, 100 + len(self.sessions))
         return self.sessions[name]
 
-    async def start(self, name: str, **how: Any) -> Replica:
+    async def start(self, name: str, *, lease_ms: int = QUICK.lease_ms, **how: Any) -> Replica:
         """Start a replica; it need not lead."""
         # A call that hangs is told to nobody: the replica waits for as long as the store takes.
-        settings = replace(QUICK, metadata_timeout_ms=100_000)
+        settings = replace(QUICK, metadata_timeout_ms=100_000, lease_ms=lease_ms)
         replica = await Replica.open(
             self.cluster.client(settings, store=self.session(name)),
             "log",
@@ -51,9 +51,9 @@ class Replicas:
         self.replicas.append(replica)
         return replica
 
-    async def leader(self, name: str) -> Replica:
+    async def leader(self, name: str, **how: Any) -> Replica:
         """Start a replica and wait until it leads."""
-        replica = await self.start(name)
+        replica = await self.start(name, **how)
         await reached(lambda: replica.may_answer())
         return replica
 

@@ -1,17 +1,18 @@
 """What a log that was removed leaves, and who still works for it, and the next of its name."""
 
-import asyncio
-
 import msgspec
 import pytest
 
 from engine.errors import Deposed, HistoryMissing
+from engine.ledger.client import LedgerClient
 from engine.log.log import ReplicatedLog
 from engine.replica.contract import Role
 from engine.replica.replica import Replica
 from engine.replica.snapshots import Snapshots
 from engine.state.memory import MemoryState
-from tests.engine.replica.yard import Yard, until, yard
+from tests.engine.ledger.scripted import QUICK
+from tests.engine.replica.held_replicas import Replicas, reached, with_replicas
+from tests.engine.replica.yard import until, yard
 
 
 class _Kept(MemoryState):
@@ -25,13 +26,12 @@ def _value(replica: Replica, key: bytes = b"a") -> bytes | None:
     return replica.stale_read(lambda rows: rows.get(key))[0]
 
 
-async def _removed(made: Yard) -> int:
+async def _removed(client: LedgerClient) -> int:
     """Remove the log, as whoever drops it; the epoch of that."""
 
     async def yes() -> bool:
         return True
 
-    client = made.client("removing")
     log = ReplicatedLog(client, "log")
     epoch = await log.remove(yes)
     await Snapshots(client, log).forget(epoch)
@@ -46,7 +46,7 @@ async def test_a_state_of_a_log_that_was_removed_does_not_go_on_with_the_next_on
         await two.wait_for(one.position)
         await two.close()
         await one.close()
-        await _removed(made)
+        await _removed(made.client("removing"))
         with pytest.raises(HistoryMissing, match="was removed"):
             await made.start("two before anybody leads", state=state)
         three = await made.leader("three")
@@ -60,7 +60,7 @@ async def test_who_led_a_log_that_was_removed_ends_and_does_not_lead_the_next_on
     async with yard() as made:
         one = await made.leader()
         await one.propose(b"a=1")
-        epoch = await _removed(made)
+        epoch = await _removed(made.client("removing"))
         await until(lambda: one.role is Role.FAILED)
         assert isinstance(one.failure, HistoryMissing)
         two = await made.leader("two")
@@ -74,7 +74,7 @@ async def test_a_snapshot_of_a_log_that_was_removed_is_never_named_nor_used_for_
         await one.snapshot()
         old = await one._snapshots.newest()
         assert old is not None
-        epoch = await _removed(made)
+        epoch = await _removed(made.client("removing"))
         assert await one._snapshots.newest() is None
         with pytest.raises(Deposed):
             await one._snapshots._name(old)
@@ -92,14 +92,19 @@ async def test_a_snapshot_of_a_log_that_was_removed_is_never_named_nor_used_for_
         assert (_value(three), _value(three, b"b")) == (None, b"2")
 
 
-async def test_the_leader_of_a_new_log_waits_for_the_lease_of_the_log_before_it() -> None:
-    async with yard() as made:
-        one = await made.leader(lease_ms=60_000)
+def test_the_leader_of_a_new_log_waits_for_the_lease_of_the_log_before_it() -> None:
+    async def script(made: Replicas) -> None:
+        one = await made.leader("one", lease_ms=10_000)
         await one.propose(b"a=1")
-        await made.stores["one"].close()
-        await _removed(made)
-        assert one.may_answer(), "it has heard of nothing"
+        made.session("one").hold()
+        await _removed(made.cluster.client(QUICK))
         two = await made.start("two")
-        for _ in range(200):
-            await asyncio.sleep(0)
-        assert two.role is Role.FOLLOWER and one.may_answer()
+        assert one.may_answer(), "it has heard of nothing"
+
+        def replaced() -> bool:
+            assert not (one.may_answer() and two.may_answer()), "both answer reads"
+            return two.may_answer()
+
+        assert await reached(replaced, 20) > 5
+
+    with_replicas(script)
