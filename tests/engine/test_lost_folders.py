@@ -1,5 +1,6 @@
 """Folders of bookies that are empty, vanish, or are copied: they are not created again."""
 
+import asyncio
 import os
 import shutil
 import socket
@@ -80,7 +81,8 @@ async def test_a_folder_that_vanishes_stops_its_bookie_and_nothing_is_made_in_it
         assert await writer.append(b"moo") == 0
         (tmp_path / "one").rename(tmp_path / "away")
         (tmp_path / "one").mkdir()
-        failure = str(await server.failed())
+        async with asyncio.timeout(30):
+            failure = str(await server.failed())
         assert str(tmp_path / "one") in failure and "mounted" in failure
         assert str(tmp_path / "one") in caplog.text
         assert not await made.registered()

@@ -145,8 +145,10 @@ async def test_a_private_key_that_others_may_read_serves_no_http(tmp_path: Path)
     settings = TaskServerSettings(
         "127.0.0.1:0", certificate=signed.certificate, private_key=signed.private_key
     )
+    ended = asyncio.Event()
+    ended.set()
     with pytest.raises(InvalidRequest, match=r"chmod 600 .*node\.key"):
-        await serve_tasks(str(folder), settings, print, ended=asyncio.Event())
+        await serve_tasks(str(folder), settings, print, ended=ended)
 
 
 @pytest.mark.usefixtures("as_user")

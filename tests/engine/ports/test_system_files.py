@@ -81,11 +81,11 @@ async def test_a_port_hangs_up_while_files_are_short_and_takes_connections_after
         limit(lowest_free())
         with socket.create_connection(("127.0.0.1", listener.port)) as end:
             end.setblocking(False)
-            assert await loop.sock_recv(end, 1) == b""
+            assert await asyncio.wait_for(loop.sock_recv(end, 1), 30) == b""
         assert not accepted.is_set() and listener.open_sockets == 0
         limit(65_536)
         with socket.create_connection(("127.0.0.1", listener.port)):
-            await accepted.wait()
+            await asyncio.wait_for(accepted.wait(), 30)
     finally:
         listener.close()
 
