@@ -12,7 +12,6 @@ Invariants:
 """
 
 import asyncio
-import logging
 import random
 from collections.abc import Awaitable, Callable
 from dataclasses import replace
@@ -68,15 +67,11 @@ _STILL_S: Final = 3.0
 
 def run_blob_seed(seed: int, show: Show = None) -> Outcome:
     """Run one seed. `show` is given each event in words."""
-    logging.disable(logging.CRITICAL)
-    try:
-        with (
-            patch.object(compaction, "copy_part", _slow_copies(seed)),
-            patch.object(moving, "STILL_S", _STILL_S),
-        ):
-            return play(seed, BlobScenario, RUN_S_MAX, show)
-    finally:
-        logging.disable(logging.NOTSET)
+    with (
+        patch.object(compaction, "copy_part", _slow_copies(seed)),
+        patch.object(moving, "STILL_S", _STILL_S),
+    ):
+        return play(seed, BlobScenario, RUN_S_MAX, show)
 
 
 def _slow_copies(seed: int) -> Callable[[LedgerReader, ObjectId, LedgerPool], Awaitable[ObjectId]]:

@@ -2,12 +2,10 @@
 
 Invariants:
 - Each seed runs alone in its process; results come back in the order of the seeds.
-- Runs log nothing: warnings about simulated faults would hide the failures.
 - Workers are fresh interpreters: no state of this process reaches a run.
 """
 
 import gc
-import logging
 import multiprocessing
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -23,12 +21,7 @@ _SEEDS_A_TASK: Final = 4
 def run_many(seeds: Sequence[int], jobs: int, run: RunSeed = run_seed) -> Iterator[Outcome]:
     """Run seeds in `jobs` processes (1: in this one) and yield their outcomes."""
     if jobs <= 1:
-        before = logging.root.manager.disable
-        logging.disable()
-        try:
-            yield from map(run, seeds)
-        finally:
-            logging.disable(before)
+        yield from map(run, seeds)
         return
     context = multiprocessing.get_context("spawn")
     with context.Pool(jobs, initializer=_begin) as pool:
@@ -37,7 +30,6 @@ def run_many(seeds: Sequence[int], jobs: int, run: RunSeed = run_seed) -> Iterat
 
 def _begin() -> None:
     """Initialize a worker: exclude its imports from the garbage collections between runs."""
-    logging.disable()
     gc.freeze()
 
 

@@ -7,7 +7,6 @@ Invariants:
 """
 
 import asyncio
-import logging
 import random
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -66,20 +65,13 @@ def run_replica_seed(seed: int, show: Show = None) -> Outcome:
 
 @contextmanager
 def _small_and_often() -> Iterator[None]:
-    """Replicas tell each other their hashes every few entries, and cut commands into small parts.
-
-    What they log nobody reads.
-    """
+    """Replicas tell each other their hashes every few entries, and commands have small parts."""
     with (
         patch.object(applier, "HASH_EVERY", _HASH_EVERY),
         patch.object(entries, "_PART_BYTES", _ENTRY_BYTES - 1),
         patch.object(entries, "limits", SimpleNamespace(ENTRY_BYTES_MAX=_ENTRY_BYTES)),
     ):
-        logging.disable(logging.CRITICAL)
-        try:
-            yield
-        finally:
-            logging.disable(logging.NOTSET)
+        yield
 
 
 class ReplicaScenario:

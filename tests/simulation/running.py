@@ -2,8 +2,10 @@
 
 Invariants:
 - A task of a living process that failed with nobody to tell fails the run.
+- Runs log nothing: warnings about simulated faults would hide the failures, and take time.
 """
 
+import logging
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -70,8 +72,18 @@ def play(
     show: Show,
 ) -> Outcome:
     """Make a run and play it. With `show` what fails is raised, too."""
-    with without_collector():
+    with without_collector(), _without_logs():
         return _play(seed, make, seconds_max, show)
+
+
+@contextmanager
+def _without_logs() -> Iterator[None]:
+    before = logging.root.manager.disable
+    logging.disable()
+    try:
+        yield
+    finally:
+        logging.disable(before)
 
 
 def _play(
