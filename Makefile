@@ -63,7 +63,7 @@ bench: $(STAMP) ## Measure the ledger beside the raw disk
 
 ## Testing it
 
-# A test that hangs ends its process and counts as failed; the rest of that process's is not run.
+# A test that hangs counts as failed and ends its process. Tests that were left for that process may not run.
 HANGS = -o faulthandler_exit_on_timeout=true --max-worker-restart 0
 
 test: $(STAMP) java browser ## Run the whole suite, with 100 seeds, a real ZooKeeper and a real browser

@@ -221,7 +221,7 @@ class ZooKeeperServer:
     def wait(self) -> int:
         """Wait until the server ends by itself; returns its exit status.
 
-        An exception of a signal handler ends the wait within a twentieth of a second.
+        An exception that a signal handler raises ends the wait within 50 ms.
         """
         assert self._process is not None
         # With a time-out `Popen` waits in short steps. Without one it waits in a single system

@@ -144,7 +144,7 @@ def test_a_reader_fills_no_memory_and_stops_nobody(node: tuple[Running, str], na
         rest_bytes = held_bytes(pid)
         asked = [threads.submit(ask, bob, ATTACKS[name], TIMEOUT_MS) for bob in bobs]
         begun_s, most_bytes, pairs_s = time.monotonic(), 0, []
-        while not all(each.done() for each in asked):
+        while not pairs_s or not all(each.done() for each in asked):
             # Others go on, by key and through the query engine.
             pair_s = time.monotonic()
             by_key = ask(eve, "SELECT name FROM cow WHERE id = 7")

@@ -107,29 +107,30 @@ def test_a_signal_that_comes_just_before_the_wait_for_the_server_ends_it(tmp_pat
     before = signal.signal(signal.SIGUSR1, tell)
     try:
         with ZooKeeperServer(tmp_path) as server, ThreadPoolExecutor(1) as pool:
-            saved = pool.submit(signal_once_it_waits, threading.get_native_id(), server.pid)
+            heard = pool.submit(signal_once_it_waits, threading.get_native_id(), server.pid)
             with pytest.raises(Told):
                 server.wait()
-            assert not saved.result()
+            assert heard.result()
     finally:
         signal.signal(signal.SIGUSR1, before)
 
 
 def signal_once_it_waits(waiting: int, server: int) -> bool:
-    """Send this thread a signal once the other one waits in a system call, which the signal then
-    does not interrupt: as if it had come just before that call. Returns whether the other one did
-    not hear of it; the server is killed then, so that the wait ends."""
+    """Send a signal to this thread while the main thread waits in a system call. The call is not
+    interrupted, as if the signal had come just before it. Returns whether the main thread stopped
+    waiting within 5 s. If not, the server is killed, so that the wait ends."""
     main = threading.main_thread().ident
     assert main is not None
+    deadline_s = time.monotonic() + 20
     while not in_a_wait(sys._current_frames()[main]) or not sleeps(waiting):
-        pass
+        assert time.monotonic() < deadline_s, "it does not wait"
     signal.raise_signal(signal.SIGUSR1)
     deadline_s = time.monotonic() + 5
     while in_a_wait(sys._current_frames()[main]):
         if time.monotonic() > deadline_s:
             os.kill(server, signal.SIGKILL)
-            return True
-    return False
+            return False
+    return True
 
 
 def in_a_wait(frame: FrameType) -> bool:
