@@ -43,6 +43,7 @@ _READY_S: Final = 90.0
 _SUSPENDED_S: Final = 900.0
 _LOOK_S: Final = 1.0
 _PAUSE_S: Final = 0.02
+_PACE_S: Final = 0.1
 _AT_ONCE: Final = 50
 _OBJECT: Final = os.urandom(4096)
 
@@ -154,16 +155,21 @@ SCENARIOS: Final[dict[str, Callable[[Setting], list[Result]]]] = {
 
 
 class _Writer:
-    """Inserts one number after the other into a tablespace, and knows which were acknowledged."""
+    """Inserts numbers into a tablespace, ten a second, and reads the last one through another
+    client. Knows which numbers were acknowledged, and which of those a later read did not find."""
 
-    def __init__(self, book: AsyncCluster, name: str) -> None:
+    def __init__(self, book: AsyncCluster, other: AsyncCluster, name: str) -> None:
         self._book = book
+        self._other = other
         self.name = name
         self.acknowledged: list[int] = []
         self.begun_s = 0.0
         """When the statement began that was acknowledged last."""
+        self.stale: list[int] = []
+        self.reads = 0
+        self._begun = asyncio.Event()
 
-    async def work(self) -> None:
+    async def write(self) -> None:
         """Write until cancelled. A number whose fate is unknown is left, and the next one tried."""
         session = await self._book.herd.session(self.name)
         await session.execute("CREATE TABLE milk (n INT PRIMARY KEY)")
@@ -176,6 +182,24 @@ class _Writer:
                 continue
             self.acknowledged.append(number)
             self.begun_s = begun_s
+            self._begun.set()
+            await asyncio.sleep(_PACE_S)
+
+    async def read(self) -> None:
+        """Read until cancelled."""
+        await self._begun.wait()
+        session = await self._other.herd.session(self.name)
+        while True:
+            last = self.acknowledged[-1]
+            try:
+                found = await session.execute("SELECT n FROM milk WHERE n = ?", [last])
+            except OperationalError:
+                await asyncio.sleep(_PAUSE_S)
+                continue
+            self.reads += 1
+            if not list(found.rows):
+                self.stale.append(last)
+            await asyncio.sleep(_PACE_S)
 
     async def lost(self) -> set[int]:
         """The numbers that were acknowledged and are not there."""
@@ -188,11 +212,21 @@ async def _failover(
     url: str, pid: int, names: list[str], written: list[str]
 ) -> tuple[float, float]:
     """Seconds until writes succeed again in every tablespace under load, and until every
-    tablespace that the killed node led answers a query. Suspended ones have no leader."""
-    async with herdbook.connect_async(url) as book, connect(url) as client:
+    tablespace that the killed node led answers a query. Suspended ones have no leader.
+
+    The node is not restarted meanwhile, as if its machine were lost: here, its restart would take
+    the processors that belong to the other nodes.
+    """
+    async with (
+        herdbook.connect_async(url) as book,
+        herdbook.connect_async(url) as other,
+        connect(url) as client,
+    ):
         commands = SpaceCommands(client.store, client.clock, client.rng)
-        writers = [_Writer(book, name) for name in written]
-        working = [asyncio.create_task(writer.work()) for writer in writers]
+        writers = [_Writer(book, other, name) for name in written]
+        working = [
+            asyncio.create_task(work) for each in writers for work in (each.write(), each.read())
+        ]
         while not all(writer.acknowledged for writer in writers):
             assert not any(task.done() for task in working)
             await asyncio.sleep(_LOOK_S)
@@ -204,22 +238,38 @@ async def _failover(
             f"({len(led.intersection(written))} of the {len(written)} under load; "
             f"{len(names):,} exist)"
         )
-        began_s = time.perf_counter()
-        os.kill(_listens(pid, int(address.rpartition(":")[2])), signal.SIGKILL)
-        asking = asyncio.create_task(_ask_all(book, sorted(led)))
-        while any(writer.begun_s < began_s for writer in writers):
-            assert time.perf_counter() - began_s < _READY_S
-            await asyncio.sleep(_PAUSE_S)
-        written_s = time.perf_counter() - began_s
-        note(f"all writers succeeded again after {written_s:.1f} s")
-        await asking
-        all_s = time.perf_counter() - began_s
+        node = _listens(pid, int(address.rpartition(":")[2]))
+        os.kill(pid, signal.SIGSTOP)
+        try:
+            written_s, all_s = await _killed(node, book, writers, sorted(led))
+        finally:
+            os.kill(pid, signal.SIGCONT)
         for task in working:
             task.cancel()
-        await asyncio.gather(*working, return_exceptions=True)
+        for ended in await asyncio.gather(*working, return_exceptions=True):
+            assert isinstance(ended, asyncio.CancelledError), ended
         lost = {writer.name: some for writer in writers if (some := await writer.lost())}
         assert not lost, f"acknowledged and lost: {lost}"
+        stale = {writer.name: writer.stale for writer in writers if writer.stale}
+        assert not stale, f"acknowledged and not read: {stale}"
+        note(f"{sum(writer.reads for writer in writers):,} reads, none of them stale")
     return written_s, all_s
+
+
+async def _killed(
+    node: int, book: AsyncCluster, writers: list[_Writer], led: list[str]
+) -> tuple[float, float]:
+    """Kill a node; seconds until all writers write again, and until all that it led answer."""
+    began_s = time.perf_counter()
+    os.kill(node, signal.SIGKILL)
+    asking = asyncio.create_task(_ask_all(book, led))
+    while any(writer.begun_s < began_s for writer in writers):
+        assert time.perf_counter() - began_s < _READY_S
+        await asyncio.sleep(_PAUSE_S)
+    written_s = time.perf_counter() - began_s
+    note(f"all writers succeeded again after {written_s:.1f} s")
+    await asking
+    return written_s, time.perf_counter() - began_s
 
 
 async def _leaders(commands: SpaceCommands) -> dict[str, str]:

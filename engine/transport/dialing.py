@@ -73,6 +73,12 @@ class _Known:
     registration: Registration
     bookie: Bookie
     token: str
+    ending: Ending | None
+    """The same bookie, if it is `Ending`. Checking a protocol takes too long for each call."""
+
+    @property
+    def gone(self) -> bool:
+        return self.ending is not None and self.ending.gone
 
 
 @dataclass(slots=True)
@@ -190,7 +196,7 @@ class DialingTransport:
         if self._stale and self._looking is None:
             self._begin_look()
         registration = self._registered.get(bookie_id, known.registration)
-        if _is_gone(known.bookie) or not _same_place(known.registration, registration):
+        if known.gone or not _same_place(known.registration, registration):
             self._drop(bookie_id)
             return None
         if known.token != self._shown:
@@ -276,7 +282,8 @@ class DialingTransport:
             other = f"at the address of bookie {bookie_id} answers {bookie.bookie_id}"
             raise self._rest(registration, BookieUnavailable(other))
         self._rests.pop(bookie_id, None)
-        self._known[bookie_id] = _Known(registration, bookie, token)
+        ending = bookie if isinstance(bookie, Ending) else None
+        self._known[bookie_id] = _Known(registration, bookie, token, ending)
         return bookie
 
     def _dialled(self, bookie_id: str, done: "asyncio.Task[Bookie]") -> None:
@@ -355,10 +362,6 @@ def framed_dial(security: Security, clock: Clock, settings: FramedSettings | Non
             raise
 
     return dial
-
-
-def _is_gone(bookie: Bookie) -> bool:
-    return isinstance(bookie, Ending) and bookie.gone
 
 
 def _same_place(one: Registration, other: Registration) -> bool:

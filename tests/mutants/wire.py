@@ -147,8 +147,8 @@ DIALING_MUTANTS: Final = (
         "a-bookie-that-moved-is-asked-where-it-was",
         "a connection is not used any more once its bookie is registered elsewhere",
         _DIALING,
-        "if _is_gone(known.bookie) or not _same_place(known.registration, registration):",
-        "if _is_gone(known.bookie):",
+        "if known.gone or not _same_place(known.registration, registration):",
+        "if known.gone:",
         by_test(_DIALING_TESTS, "test_a_bookie_that_moved_is_dialled_where_it_is_registered_now"),
     ),
     Mutant(
