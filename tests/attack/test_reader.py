@@ -143,7 +143,8 @@ def test_a_reader_fills_no_memory_and_stops_nobody(node: tuple[Running, str], na
     with ThreadPoolExecutor(6) as threads, askers(url, "eve", *["bob"] * 6) as (eve, *bobs):
         rest_bytes = held_bytes(pid)
         asked = [threads.submit(ask, bob, ATTACKS[name], TIMEOUT_MS) for bob in bobs]
-        begun_s, most_bytes, pairs_s = time.monotonic(), 0, []
+        begun_s, most_bytes = time.monotonic(), 0
+        pairs_s: list[float] = []
         while not pairs_s or not all(each.done() for each in asked):
             # Others go on, by key and through the query engine.
             pair_s = time.monotonic()
